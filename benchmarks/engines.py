@@ -10,7 +10,6 @@ and without the graph; launched_ms includes the time in which the GPU waits for 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,37 +17,17 @@ import torch
 from benchmarks import peer_model, record
 from benchmarks import step as step_benchmark
 from torchmdx import Batch, Potential
-from torchmdx.engines.engine import Engine
-from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.gpu.engine import KernelEngine
-from torchmdx.engines.pairs.engine import PairwiseEngine
-from torchmdx.step import captured_step
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.graph import Graph
 
 NAMES = ("alanine_dipeptide", "testosterone", "chignolin", "dhfr", "water1000", "water8000")
 MOST_EXACT = 3000  # atoms; the reference network takes 1 MB and more for each
 REPEATS = 30
-Maker = Callable[[Potential, Batch], Engine]
-ENGINES: dict[str, Maker] = {
-    "exact": lambda potential, batch: ModelEngine(potential, batch, stress=False),
-    "pairs": lambda potential, batch: PairwiseEngine(potential, batch, stress=False),
-    "fused": lambda potential, batch: KernelEngine(potential, batch, stress=False, precision="float32"),
-}
+ENGINES = ("exact", "pairs", "fused")
 
 
-def step_with(make: Maker, model: Potential, batch: Batch) -> CapturedStep:
-    """A step with an engine of this kind instead of the fastest."""
-    chosen = captured_step.engine_for
-    captured_step.engine_for = lambda potential, given, **_: (make(potential, given), "chosen by the benchmark")
-    try:
-        return CapturedStep(model, batch, mode="eager")
-    finally:
-        captured_step.engine_for = chosen
-
-
-def measure(make: Maker, model: Potential, batch: Batch) -> dict[str, Any]:
-    step = step_with(make, model, batch)
+def measure(engine: str, model: Potential, batch: Batch) -> dict[str, Any]:
+    step = CapturedStep(model, batch, mode="eager", engine=engine)
     step(batch.positions.numpy())  # compiles, and grows what is too small
     found: dict[str, Any] = {"engine": step.engine.name}
 
@@ -67,11 +46,11 @@ def main() -> None:
     model, rows = step_benchmark.potential(False).cuda(), []
     for name in options.names.split(","):
         batch = step_benchmark.batch_of(name, 1)
-        for kind, make in ENGINES.items():
+        for kind in ENGINES:
             if kind == "exact" and batch.num_atoms > MOST_EXACT:
                 continue
             try:
-                found = measure(make, model, batch)
+                found = measure(kind, model, batch)
             except Exception as error:
                 found = {"error": f"{type(error).__name__}: {error}"[:300]}
             rows.append({"system": name, "atoms": batch.num_atoms, "by": kind, **found})

@@ -29,7 +29,7 @@ from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.engines.gpu import engine
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import Tiles
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.edges import Edges, from_lists
 from torchmdx.step.atom_order import curve_order
 from torchmdx.structures.system import Batch

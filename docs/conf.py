@@ -1,9 +1,10 @@
 """Builds the documentation: `make docs`, or sphinx-build -W -n docs build/docs."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, results.py
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torchmdx
@@ -13,7 +14,7 @@ author = "The torchmdx developers"
 copyright = author
 version = release = torchmdx.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "results"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 
@@ -24,6 +25,8 @@ highlight_language = "text"
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+# Optional packages whose classes those of torchmdx are derived from.
+autodoc_mock_imports = [name for name in ("ipi", "torch_sim") if find_spec(name) is None]
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
@@ -53,23 +56,27 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"torchmdx\.datasets\.(statistics|energy_changes)\.\w+",
+        r"torchmdx\.datasets\.(distributions|energy_changes)\.\w+",
     ),
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (
         r"py:.*",
-        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row|restraints\.Restraint)",
+        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run\.files\.RunFiles|log\.LogRow|restraints\.Restraint)",
     ),
     (r"py:.*", r"torchmdx\.report\.page\.Section"),
-    (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.Frame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
+    (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.integrators\.table\.Kind)"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
-    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|OpenPairPrior|Prior)|Frame"),
+    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|Lattice|OpenPairPrior|Prior)|Frame"),
     (r"py:.*", r"torchmdx\.(engines\.engine\.Engine|step\.capture_policy\.GraphPolicy|step\.results\.Frame)"),
     (r"py:.*", r"(Any|Sequence|Iterable|Iterator|Mapping|Callable).*"),
 ]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["measured.css"]
 html_title = f"torchmdx {version}"
 html_copy_source = False
 html_show_sphinx = False

@@ -13,8 +13,7 @@ from ase import units
 from ase.md.verlet import VelocityVerlet
 
 import torchmdx
-from torchmdx.training.config_file import make_config
-from torchmdx.training.run import train
+from torchmdx.training import make_config, train
 
 LABELLED = Path(__file__).parent / "data" / "ethanol.xyz"
 RUN = Path("out") / "05_train"

@@ -11,8 +11,7 @@ import numpy as np
 from ase import Atoms
 
 import torchmdx
-from torchmdx.training.config_file import make_config
-from torchmdx.training.run import train
+from torchmdx.training import make_config, train
 
 LABELLED = Path(__file__).parent / "data" / "ethanol.xyz"
 OUT = Path("out") / "06_fine_tune"

@@ -10,7 +10,7 @@ import numpy as np
 from ase import Atoms
 
 import torchmdx
-from torchmdx.commands.cli import main as torchmdx_command
+from torchmdx.commands import main as torchmdx_command
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 OUT = Path("out")

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 import torchmdx
 from torchmdx.evaluation.conformance import check
-from torchmdx.neighbors.edges import Edges
-from torchmdx.training.config_file import make_config
-from torchmdx.training.run import train
+from torchmdx.neighbors import Edges
+from torchmdx.training import make_config, train
 
 LABELLED = Path(__file__).parent / "data" / "ethanol.xyz"
 RUN = Path("out") / "09_add_a_model"

@@ -13,9 +13,8 @@ from ase import units
 from ase.md.langevin import Langevin
 
 import torchmdx
-from torchmdx.step.results import SpreadError
-from torchmdx.training.config_file import make_config
-from torchmdx.training.run import train
+from torchmdx.step import SpreadError
+from torchmdx.training import make_config, train
 
 LABELLED = Path(__file__).parent / "data" / "ethanol.xyz"
 RUN = Path("out") / "10_ensemble"

@@ -9,7 +9,7 @@ import numpy as np
 from ipi.scripting import InteractiveSimulation
 
 FOLDER = Path("out") / "11_path_integrals"
-DRIVER = 'from torchmdx.ipi.driver import TorchmdxDriver\n__DRIVER_CLASS__ = "TorchmdxDriver"\n'
+DRIVER = 'from torchmdx.ipi import TorchmdxDriver\n__DRIVER_CLASS__ = "TorchmdxDriver"\n'
 STEPS = 600
 INPUT = """<simulation verbosity='quiet'>
  <output prefix='{isotope}_{beads}'>

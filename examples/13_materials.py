@@ -15,8 +15,7 @@ from ase.optimize import LBFGS
 from ase.units import GPa
 
 import torchmdx
-from torchmdx.models.priors.d2 import D2Config
-from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models import D2Config, ZBLConfig
 
 
 def stand_in() -> torchmdx.Potential:

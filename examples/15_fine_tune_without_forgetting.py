@@ -8,8 +8,7 @@ import numpy as np
 from ase import Atoms
 
 import torchmdx
-from torchmdx.training.config_file import make_config
-from torchmdx.training.run import train
+from torchmdx.training import make_config, train
 
 DATA = Path(__file__).parent / "data"
 OUT = Path("out") / "15_fine_tune_without_forgetting"

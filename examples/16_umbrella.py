@@ -1,4 +1,4 @@
-"""Free energy over φ of alanine dipeptide at 300 K: umbrella windows as one batch, beside replica exchange, with MBAR.
+"""Free energy over φ of alanine dipeptide at 300 K: umbrella windows in one batch and replica exchange, with MBAR.
 
 `python examples/16_umbrella.py --time 20` makes a picture as in docs/dynamics.md, in ten minutes on one core of a CPU.
 """
@@ -9,12 +9,11 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 import torchmdx
-from torchmdx.dynamics.integrators import Langevin
-from torchmdx.dynamics.restraints import Torsion
+from torchmdx.dynamics import Langevin, Torsion
 from torchmdx.dynamics.reweighting import agreement, profile_with_error
-from torchmdx.report.style import picture
 from torchmdx.structures.units import BOLTZMANN, KCAL_PER_MOL
 
 OUT, EDGES, THERMAL = Path("out"), np.linspace(-180, 180, 37), 300 * BOLTZMANN
@@ -44,13 +43,14 @@ def main() -> None:
     rows = np.array([(EDGES[1:] + EDGES[:-1]) / 2, *(THERMAL / KCAL_PER_MOL * np.concatenate([*curves.values()]))])
     OUT.mkdir(exist_ok=True)
     np.savetxt(OUT / "umbrella.csv", rows.T, "%.3f", ",", header="φ, windows, error, exchange, error")
-    with picture(OUT / "umbrella.png", 6.0, 3.6) as figure:
-        panel = figure.subplots()
-        for name, y, error in zip(curves, rows[1::2], rows[2::2], strict=True):
-            y[(error > 1.5) | (y > 9)] = np.nan
-            panel.errorbar(rows[0], y, error, marker=".", capsize=2, label=name)
-        panel.legend(frameon=False, fontsize=8)
-        panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
+    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+    panel = figure.subplots()
+    for name, y, error in zip(curves, rows[1::2], rows[2::2], strict=True):
+        y[(error > 1.5) | (y > 9)] = np.nan
+        panel.errorbar(rows[0], y, error, marker=".", capsize=2, label=name)
+    panel.legend(frameon=False, fontsize=8)
+    panel.set(xlabel="φ / degrees", ylabel="free energy / kcal/mol", xticks=range(-180, 181, 60), ylim=(-0.5, 9))
+    figure.savefig(OUT / "umbrella.png", dpi=150)
     print(f"{np.nanmean(replicas.exchange.acceptance):.0%} of exchanges were accepted; wrote {OUT / 'umbrella.png'}")
     print("difference over its standard error: {:.1f}, r.m.s. of {} bins".format(*agreement(rows[1:3], rows[3:5])))
 

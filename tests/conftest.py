@@ -15,12 +15,13 @@ from ase.build import molecule
 from documents.blocks import summary
 from emulated import Emulator
 from interpreter import FOLDERS, INTERPRETED
-from model_kinds import KINDS, kinds
+from model_kinds import KINDS, NO_WIRES, kinds
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
+from torchmdx.engines.registry import ENGINES
 from torchmdx.models import registry
 from torchmdx.models.registry import model_from_dict
 from torchmdx.step import capture_policy
@@ -50,6 +51,7 @@ def pytest_ignore_collect(collection_path, config) -> bool | None:
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config, items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
+    items[:] = [item for item in items if not (NO_WIRES in item.nodeid and "wire" in item.nodeid)]
     nightly.mark(items, whole_files=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     has_triton = importlib.util.find_spec("triton") is not None
@@ -77,8 +79,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(autouse=True)
 def registries_as_they_were() -> Iterator[None]:
-    """Models and priors that a test registers are forgotten after it."""
-    kept = [(table, dict(table)) for table in (registry.MODELS, registry.PRIORS)]
+    """Models, priors and engines that a test registers are forgotten after it."""
+    kept = [(table, dict(table)) for table in (registry.MODELS, registry.PRIORS, ENGINES)]
     yield
     for table, entries in kept:
         table.clear()
@@ -170,10 +172,11 @@ def random_potential(
         )
         potential = Potential(config, [make() for make in priors])
         with torch.no_grad():
-            potential.network.embedding.filters.weight.mul_(2)
-            for part in potential.network.embedding.mix.parameters():
+            network = potential.network.tensornet if model == "qet" else potential.network
+            network.embedding.filters.weight.mul_(2)
+            for part in network.embedding.mix.parameters():
                 part.mul_(4)
-            for layer in potential.network.layers:
+            for layer in network.layers:
                 layer.filters[4].weight.mul_(6)
             potential.scale.fill_(1.7)
             potential.shift.fill_(-0.3)

@@ -16,7 +16,7 @@ from model_kinds import needs_dispersion
 import torchmdx
 from torchmdx import Calculator, Dynamics, Ensemble, Potential, System, evaluate
 from torchmdx.datasets.frames import Frames
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.evaluation.properties.descriptors import descriptors
 from torchmdx.evaluation.properties.hessian import hessian
 from torchmdx.neighbors.search import EdgeSearch
@@ -138,7 +138,7 @@ def of_loading(make: Any, device: str) -> Iterable[Any]:
 
 @isolated  # as CapturedStep makes its own
 def take_pairs(step: CapturedStep) -> None:
-    step.engine = PairwiseEngine(step.potential, step.ordered, stress=True)
+    step.engine = PairEngine(step.potential, step.ordered, stress=True)
     step.engine.reserve(step.search.capacity)
 
 

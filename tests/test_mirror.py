@@ -23,15 +23,19 @@ commands/test_cli.py                         commands: convert energy info optio
 commands/demo_run/test_demo.py                   commands: demo
 report/test_cli_evaluate.py         commands: evaluate
 datasets/labelling/test_cli_label.py         commands: label
-dynamics/run/test_cli_md.py                   commands: md
+commands/md_openmm/test_cli_md.py   commands: md
 training/test_training_run.py       commands: train
-evaluation/conformance/test_check.py           evaluation/conformance: contract geometry structures
+evaluation/conformance/test_check.py           evaluation: check_structures
+evaluation/conformance/test_check.py           evaluation/conformance: contract geometry
 commands/test_data.py               datasets: blocks
-datasets/test_convert.py            datasets: checks plausible
+datasets/test_conversion.py         datasets: checks plausible
 datasets/test_readers.py            datasets: ase_files hdf5_files index_files npz_files torchmdnet_files units
 datasets/test_store.py              datasets: frames references splits
 commands/demo_run/test_demo.py                   commands/demo_run: pictures run torsions
-engines/test_choose.py              engines: engine exact
+engines/test_choose.py              engines: engine
+engines/conformance/test_contract.py  engines: exact
+engines/conformance/test_contract.py  engines/conformance: check subject
+engines/conformance/test_contract.py  engines/cpu: with_priors
 engines/cpu/test_pair_forms.py      engines/cpu: build edge_values threads
 engines/gpu/test_gpu_tensornet.py   engines/gpu: buffers few_atoms
 engines/gpu/test_gpu_tensornet2.py  engines/gpu: charged charged_weights
@@ -54,10 +58,9 @@ datasets/labelling/test_calculators.py       datasets/labelling: geometry
 datasets/labelling/test_workers.py           datasets/labelling: serve work
 datasets/labelling/test_cli_label.py         datasets/labelling: ledger output run stages
 dynamics/run/test_md_files.py                 dynamics: log trajectory
-dynamics/run/test_md_files.py  dynamics/run: files plot progress
-dynamics/run/test_cli_md.py                   dynamics/run: run
-dynamics/run/test_platform.py                 dynamics/run: settings
-dynamics/run/test_cli_md_restart.py           dynamics/run: recorder restore simulation
+dynamics/run/test_md_files.py  dynamics/run: plot progress
+commands/md_openmm/test_cli_md.py   commands/md_openmm: run
+commands/md_openmm/test_cli_md_restart.py   commands/md_openmm: checkpoint recorder simulation
 models/test_radial.py               models: activations cutoff
 models/test_tensornet.py            models: embedding energy_head interaction skeleton
 models/test_tensornet2.py           models: charge_equilibration

@@ -172,7 +172,7 @@ class Fuzz:
     def _compare(float32: Any, float64: Any, batch: Any, edges: Any, wanted: Any) -> str:
         """Every instruction set against the reference, by the size of what is summed."""
         from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet
-        from torchmdx.evaluation.evaluate import SAME_PLACE
+        from torchmdx.evaluation.derivatives import SAME_PLACE
 
         if not batch.num_atoms:
             return "empty"

@@ -95,7 +95,7 @@ def ours(labels: dict[str, np.ndarray], split: dict[str, np.ndarray], epochs: in
     from torchmdx.datasets.frames import Frames
     from torchmdx.datasets.splits import write_split
     from torchmdx.datasets.store import Store, StoreWriter
-    from torchmdx.evaluation.evaluate import evaluate
+    from torchmdx.evaluation.derivatives import evaluate
     from torchmdx.structures.system import Batch, System
 
     with StoreWriter(folder / "aspirin.store") as writer:

@@ -56,24 +56,24 @@ class Evaluation:
 
 def evaluations_of(engine: Engine) -> list[Evaluation]:
     """Of an engine, or of the engines of an ensemble's members."""
-    from torchmdx.engines.cpu.engine import CompiledEngine
-    from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+    from torchmdx.engines.cpu.engine import CpuEngine
+    from torchmdx.engines.cpu.with_priors import CpuPriorEngine
     from torchmdx.engines.ensemble import EnsembleEngine
-    from torchmdx.engines.exact import ModelEngine
-    from torchmdx.engines.gpu.engine import KernelEngine
-    from torchmdx.engines.gpu.with_priors import PriorKernelEngine
-    from torchmdx.engines.pairs.engine import PairwiseEngine
+    from torchmdx.engines.exact import ExactEngine
+    from torchmdx.engines.gpu.engine import GpuEngine
+    from torchmdx.engines.gpu.with_priors import GpuPriorEngine
+    from torchmdx.engines.pairs.engine import PairEngine
 
     if isinstance(engine, EnsembleEngine):
         return [found for member in engine.engines for found in evaluations_of(member)]
-    if isinstance(engine, KernelEngine | PriorKernelEngine):
+    if isinstance(engine, GpuEngine | GpuPriorEngine):
         return [of_kernels(engine.model)]
-    if isinstance(engine, CompiledEngine | CompiledPriorEngine):
+    if isinstance(engine, CpuEngine | CpuPriorEngine):
         return [Evaluation(launches="one call into C", words=(1,))]
     # Autograd of the model, or of the network of pairs, which have the potential's precision.
-    number = engine.potential.dtype.itemsize if isinstance(engine, ModelEngine | PairwiseEngine) else 4
+    number = engine.potential.dtype.itemsize if isinstance(engine, ExactEngine | PairEngine) else 4
     kind = FLOAT64 if number == 8 else FLOAT32
-    if kind == FLOAT32 and isinstance(engine, PairwiseEngine) and engine.potential.device.type == "cuda":
+    if kind == FLOAT32 and isinstance(engine, PairEngine) and engine.potential.device.type == "cuda":
         kind = THREE_TF32  # engines/pairs/kernels/linear.py
     return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number)]
 

@@ -7,11 +7,11 @@ The file lies here already; this is its recipe. It takes about a minute and need
 
 import sys
 
-from torchmdx.commands import cli
+from torchmdx.commands import main as torchmdx_command
 
 OUTPUT = sys.argv[1] if len(sys.argv) > 1 else "ethanol.xyz"
 
 if __name__ == "__main__":  # worker processes import this file
     options = "--calculator gfn2-xtb --calculator-option accuracy=0.01 --sample md --conformers 2 --count 150"
     options += " --temperature 500 --spacing 40 --seed 1"
-    sys.exit(cli.main(["label", "--smiles", "CCO", "-o", OUTPUT, *options.split()]))
+    sys.exit(torchmdx_command(["label", "--smiles", "CCO", "-o", OUTPUT, *options.split()]))

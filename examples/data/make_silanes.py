@@ -12,7 +12,7 @@ from pathlib import Path
 import ase.io
 from ase import Atoms
 
-from torchmdx.commands import cli
+from torchmdx.commands import main as torchmdx_command
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 SILANES = ["C[Si](C)(C)C", "C[Si](C)(C)O", "C[SiH2]C", "CO[Si](C)(C)C", "C=C[SiH3]"]
@@ -23,7 +23,7 @@ REPLAYED = "CCO CC(C)=O c1ccncc1 CCN CC(=O)O Oc1ccccc1 CS ClCCl FC(F)F C1CCC1 NC
 def sampled(smiles: str, count: int) -> list[Atoms]:
     file = FOLDER / "sampled.xyz"
     options = f"--calculator gfn2-xtb --sample md --conformers 1 --count {count} --temperature 500 --overwrite"
-    if status := cli.main(["label", "--smiles", smiles, "-o", str(file), *options.split()]):
+    if status := torchmdx_command(["label", "--smiles", smiles, "-o", str(file), *options.split()]):
         sys.exit(status)
     return ase.io.read(file, ":")
 

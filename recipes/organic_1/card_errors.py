@@ -15,9 +15,9 @@ from ase.data import chemical_symbols
 from ase.formula import Formula
 
 import torchmdx
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.store import Store
-from torchmdx.report.predict import predict
+from torchmdx.report.predictor import predict
 from torchmdx.structures.units import KCAL_PER_MOL
 
 MILLI = 1e3

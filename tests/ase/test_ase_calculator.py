@@ -319,7 +319,7 @@ def test_something_else_than_a_potential_is_refused():
     ("change", "error", "message"),
     [
         (lambda a: a.positions.__setitem__((1, 2), np.nan), ValueError, "positions must be finite, got nan of atom 1"),
-        (lambda a: a.positions.__setitem__(1, a.positions[0]), ValueError, "got atoms 0 and 1 at the same place"),
+        (lambda a: a.positions.__setitem__(1, a.positions[0]), ValueError, "got atoms 0 and 1 at the same position"),
         (lambda a: a.numbers.__setitem__(2, 0), ValueError, "got 0 for atom 2"),
         (lambda a: a.numbers.__setitem__(2, 53), ValueError, "atomic numbers up to 35, got 53 for atom 2"),
         (lambda a: a.info.update(charge="plus"), TypeError, "charge must be a number .*, got 'plus'"),

@@ -219,7 +219,7 @@ def test_an_unreadable_structure_is_named(capsys, model, tmp_path):
 def test_a_bad_structure_is_refused(capsys, model, tmp_path):
     path = tmp_path / "touching.xyz"
     ase.io.write(path, Atoms("H2", [[0, 0, 0], [0, 0, 0]]), format="extxyz")
-    assert_refused(capsys, ["energy", path, "--model", model], "atoms must be apart, got atoms 0 and 1")
+    assert_refused(capsys, ["energy", path, "--model", model], "atoms must not coincide, got atoms 0 and 1")
 
 
 def test_a_bad_checkpoint_is_refused(capsys, molecule_file, data, tmp_path):
@@ -304,7 +304,7 @@ def test_convert_adds_reference_energies_that_were_removed(capsys, data, tmp_pat
         target = tmp_path / "model.safetensors"
         assert cli.main(["convert", str(source), str(target), "--overwrite", *extra]) == 0
         assert bool(torchmdx.load(target).reference_energies.any()) == there
-    assert "reference energies, enabled as asked" in capsys.readouterr().out
+    assert "reference energies, enabled on request" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", ["zip", "list"])
@@ -335,7 +335,9 @@ def test_what_convert_is_asked_must_fit(capsys, data, tmp_path):
     target = tmp_path / "model.safetensors"
     plain = ["convert", data / "tensornet.ckpt", target]
     assert_refused(
-        capsys, [*plain, "--coulomb-cutoff", "9"], "--coulomb-cutoff needs a potential with a Coulomb energy"
+        capsys,
+        [*plain, "--coulomb-cutoff", "9"],
+        "coulomb_cutoff needs a potential with a Coulomb energy, got 9.0 Å for this potential, which has none",
     )
     assert_refused(capsys, [*plain, "--sha256", "0" * 64], f"must be {'0' * 64}, got")
     coulomb = ["convert", data / "tensornet2-coulomb.ckpt", target, "--coulomb-cutoff", "-1"]

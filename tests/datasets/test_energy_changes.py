@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from torchmdx.commands.cli import main
+from torchmdx.datasets.distributions import statistics, text
 from torchmdx.datasets.energy_changes import EnergyChanges
 from torchmdx.datasets.frames import Frames
-from torchmdx.datasets.statistics import statistics, text
 from torchmdx.datasets.store import Store, StoreWriter
 
 BENT = np.array([[0.0, 0.0, 0.1], [0.76, 0.1, -0.5], [-0.76, 0.0, -0.45]])
@@ -126,7 +126,7 @@ def test_pairs_are_of_one_file_and_limited():
 
 
 def test_statistics_name_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmdx.datasets.statistics.CHUNK", 7)
+    monkeypatch.setattr("torchmdx.datasets.distributions.CHUNK", 7)
     with StoreWriter(tmp_path / "s") as writer:
         writer.add(trajectory(), "good.xyz", 0)
         writer.add(trajectory(sign=-1.0, seed=1), "bad.xyz", 0)

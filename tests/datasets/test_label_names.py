@@ -8,7 +8,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.label_names import quantity_of
 from torchmdx.datasets.store import Store
 

@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.hdf5_files import smiles_charge
 from torchmdx.datasets.readers import format_of
 from torchmdx.datasets.store import Store
@@ -447,7 +447,7 @@ def test_format_is_forced_or_found(tmp_path, water):
 
 
 def test_an_absurd_number_of_atoms_is_told_at_once(tmp_path):
-    from torchmdx.datasets.convert import convert
+    from torchmdx.datasets.conversion import convert
 
     (tmp_path / "a.xyz").write_text("1\nenergy=1.0\nH 0 0 0\n999999999999\nenergy=1.0\nH 0 0 0\n")
     with pytest.raises(ValueError, match="frame 1: the file ends after 1 of its 999999999999 atoms"):

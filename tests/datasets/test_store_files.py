@@ -6,7 +6,7 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
 

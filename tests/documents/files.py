@@ -14,7 +14,7 @@ from ase import Atoms
 from documents.blocks import ROOT, Block
 
 from torchmdx import Potential, TensorNetConfig, save
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.splits import split, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.models.priors.d2 import D2Config

@@ -9,7 +9,6 @@ from oscillators import MASS
 from torchmdx import Batch, System
 from torchmdx.dynamics.barostat import volumes
 from torchmdx.dynamics.host_loop import HostLoop
-from torchmdx.dynamics.integrators import keeps_momentum
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles
 from torchmdx.structures.units import BAR, BOLTZMANN
@@ -55,7 +54,7 @@ def gas(integrator, barostat, timestep, sizes, *, bulk=0.0, rest=1.0, volume=Non
     batch = Batch.from_systems(boxes)
     still = np.zeros(batch.num_atoms, dtype=bool)
     masses = np.full(batch.num_atoms, MASS)
-    particles = Particles.of(batch, masses, still, momentum_kept=keeps_momentum(integrator))
+    particles = Particles.of(batch, masses, still, momentum_kept=integrator.keeps_momentum)
     temperatures, seeds = np.full(len(sizes), TEMPERATURE), seed + np.arange(len(sizes))
     motion = Motion(integrator, timestep, particles, temperatures, seeds, None, barostat)
     velocities = particles.draw_velocities(temperatures, seeds)

@@ -7,14 +7,16 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.dynamics.host_loop import HostLoop
-from torchmdx.dynamics.integrators import keeps_momentum
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles
-from torchmdx.structures.units import FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 STIFFNESS = 2.0  # eV/Å²
 MASS = 4.0  # amu
 FREQUENCY = np.sqrt(STIFFNESS / MASS * FORCE_TO_ACCELERATION)  # 1/fs
+TEMPERATURE = 300.0  # K
+THERMAL = BOLTZMANN * TEMPERATURE  # eV
+LONG = 0.9 / FREQUENCY  # fs: a timestep at which errors of other schemes are visible
 
 
 class Springs:
@@ -44,7 +46,7 @@ def springs(integrator, timestep, sizes, *, temperature=300.0, stiffness=STIFFNE
     batch = atoms_alone(sizes)
     fixed = np.zeros(batch.num_atoms, dtype=bool) if frozen is None else frozen
     masses = np.full(batch.num_atoms, MASS)
-    particles = Particles.of(batch, masses, fixed, momentum_kept=keeps_momentum(integrator))
+    particles = Particles.of(batch, masses, fixed, momentum_kept=integrator.keeps_momentum)
     temperatures, seeds = np.full(len(sizes), temperature), seed + np.arange(len(sizes))
     motion = Motion(integrator, timestep, particles, temperatures, seeds)
     velocities = particles.draw_velocities(temperatures, seeds)
@@ -56,3 +58,9 @@ def springs(integrator, timestep, sizes, *, temperature=300.0, stiffness=STIFFNE
 def last(loop, num_steps):
     """The snapshot after so many more steps."""
     return next(loop.snapshots(iter([loop.num_steps + num_steps])))
+
+
+def require_variance(values, expected, deviations=4.5):
+    """That independent normal numbers of mean 0 have this variance, within standard deviations of its estimate."""
+    found, error = np.mean(values**2), expected * np.sqrt(2 / values.size)
+    assert abs(found - expected) < deviations * error, (found / expected, error / expected)

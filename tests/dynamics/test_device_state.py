@@ -1,65 +1,16 @@
 """The launches of a step against the loop in NumPy, with springs: on a GPU, and under Triton's interpreter."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
-from oscillators import STIFFNESS, last, springs
+from on_device import SIZES, buffers_of, device_state, take
+from oscillators import last, springs
 
 from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet
-from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, NUM_FLAGS, OVERFLOW, UNCERTAIN
+from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN
 
 pytest.importorskip("triton")
-
-SIZES = [140, 1, 30]  # more than one program, and blocks that are not full
-
-
-def device_state(loop):
-    from torchmdx.dynamics.device_state import DeviceState
-
-    state, start = DeviceState(loop.motion, torch.device(DEVICE)), loop.snapshot()
-    for name in ("positions", "velocities", "forces", "energy", "restraint_energy"):
-        getattr(state, name).copy_(torch.as_tensor(getattr(start, name)))
-    return state
-
-
-def buffers_of(state):
-    inputs = {"positions": torch.zeros_like(state.positions)}
-    outputs = {
-        "forces": torch.zeros_like(state.forces),
-        "energy": torch.zeros_like(state.energy),
-        "flags": torch.zeros(NUM_FLAGS, dtype=torch.int64, device=DEVICE),
-    }
-    return SimpleNamespace(inputs=inputs, outputs=outputs)
-
-
-def take(state, buffers):
-    """One step, with the energies and forces of the springs."""
-    state.launch_advance(buffers)
-    moved = buffers.inputs["positions"]
-    buffers.outputs["forces"].copy_(-STIFFNESS * moved)
-    buffers.outputs["energy"].zero_().index_add_(0, state.system, 0.5 * STIFFNESS * (moved**2).sum(-1))
-    state.launch_complete(buffers)
-
-
-@needs_kernels
-@pytest.mark.parametrize("integrator", [VelocityVerlet(), Langevin(friction=30.0), Bussi(relaxation=0.02)])
-def test_steps_are_those_of_the_host(integrator):
-    frozen = np.zeros(sum(SIZES), dtype=bool)
-    frozen[[3, 150]] = True
-    loop = springs(integrator, 2.0, SIZES, frozen=frozen, seed=2**40)
-    state = device_state(loop)
-    buffers = buffers_of(state)
-    for _ in range(7):
-        take(state, buffers)
-    expected = last(loop, 7)
-    assert state.control.tolist() == [7, 0]
-    for name in ("positions", "velocities", "forces", "energy"):
-        found = getattr(state, name).cpu().numpy()
-        np.testing.assert_allclose(found, getattr(expected, name), rtol=1e-11, atol=1e-13)
-    assert (state.velocities[torch.as_tensor(frozen)] == 0).all()
 
 
 @needs_kernels
@@ -117,3 +68,9 @@ def test_a_bad_evaluation_halts_before_anything_changes(flag, integrator):
     state.control[1] = 0
     take(state, buffers)
     assert state.control.tolist() == [2, 0]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("integrator", "number"), [(VelocityVerlet(), 0), (Langevin(), 1), (Bussi(), 2)])
+def test_the_kernel_of_whole_steps_is_told_the_integrator(integrator, number):
+    assert device_state(springs(integrator, 2.0, SIZES)).moving(3).thermostat == number

@@ -1,26 +1,34 @@
-"""The factor of velocity rescaling."""
+"""Constants of the equations of motion."""
 
 import numpy as np
 import pytest
+from oscillators import MASS, last, springs
 
-from torchmdx.dynamics.motion import rescaling
+from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet
+from torchmdx.structures.units import FORCE_TO_ACCELERATION
 
-
-def test_factors_are_those_of_the_paper():
-    """Equation A7 of Bussi, Donadio and Parrinello, J. Chem. Phys. 126, 014101 (2007), with K̄ = N k T / 2."""
-    kinetic, thermal, kept, numbers = 1.7, 0.3, 0.8, np.array([0.4, -1.2, 0.9, 2.0])
-    mean = len(numbers) * thermal / 2
-    ratio = mean / (len(numbers) * kinetic)
-    expected = kept + ratio * (1 - kept) * (numbers**2).sum() + 2 * numbers[0] * np.sqrt(kept * ratio * (1 - kept))
-    found = rescaling(np.array([kinetic]), np.array([thermal]), kept, numbers[:1], (numbers[1:] ** 2).sum())
-    assert found[0] ** 2 == pytest.approx(expected)
-    assert found[0] > 0
+INTEGRATORS = [VelocityVerlet(), Langevin(), Bussi()]
 
 
-def test_velocities_turn_round_where_the_random_number_is_large_and_negative():
-    found = rescaling(np.array([0.01]), np.array([1.0]), 0.1, np.array([-3.0]), np.array([1.0]))
-    assert found[0] < 0
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_frozen_atoms_do_not_move(integrator):
+    frozen = np.array([False, True, False, True])
+    loop = springs(integrator, 1.0, [4], frozen=frozen)
+    start = loop.snapshot()
+    found = last(loop, 20)
+    np.testing.assert_array_equal(found.positions[frozen], start.positions[frozen])
+    np.testing.assert_array_equal(found.velocities[frozen], 0.0)
+    assert (found.positions[~frozen] != start.positions[~frozen]).all()
+    assert found.particles.degrees_of_freedom() == [6]
 
 
-def test_nothing_moves_what_is_at_rest():
-    assert rescaling(np.zeros(1), np.ones(1), 0.5, np.ones(1), np.ones(1)) == 1
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_what_half_a_timestep_adds(integrator):
+    motion = springs(integrator, 3.0, [2], frozen=np.array([False, True])).motion
+    np.testing.assert_allclose(motion.kicks(), [[1.5 * FORCE_TO_ACCELERATION / MASS], [0.0]])
+    assert motion.thermal_kick == (motion.half_kick if isinstance(integrator, Langevin) else 0.0)
+
+
+def test_a_structure_begins_to_count_where_its_momentum_leaves_freedom():
+    assert springs(Bussi(), 1.0, [3, 1, 2]).motion.first_counted().tolist() == [1, 3, 5]
+    assert springs(Langevin(), 1.0, [3, 1, 2]).motion.first_counted().tolist() == [0, 3, 4]

@@ -11,12 +11,13 @@ from model_kinds import d2, kinds, zbl
 from torchmdx import Batch, Ensemble, Potential, System, TensorNetConfig, evaluate
 from torchmdx.engines.choose import choose_engine, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
-from torchmdx.engines.exact import ModelEngine
+from torchmdx.engines.exact import ExactEngine
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet import FastTensorNet
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.serves import MOST_CHANNELS
+from torchmdx.models.qet import QETConfig
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
 
@@ -48,20 +49,11 @@ def assert_as_exact(outputs, wanted, tolerance):
         assert float(difference.abs().max() / wanted.stress[known].abs().max()) < 10 * tolerance
 
 
-@pytest.mark.parametrize("stress", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_chosen_engine_is_right(trained, ethanol, cation, crystal, slab, device, dtype, stress):
-    potential, structures = trained(device, dtype), (ethanol, crystal, cation, slab)
-    batch = batch_of(potential, *structures)
+def test_the_engine_of_a_trained_tensornet(trained, ethanol, device, dtype):
+    potential = trained(device, dtype)
     precision = str(dtype).removeprefix("torch.")
-    engine, why = choose_engine(potential, batch, stress=stress, precision=precision)
-    exact = trained(device, torch.float64)
-    wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
-    for spare in (0, 77):
-        outputs = run(engine, batch, potential.cutoff, spare)
-        assert (outputs.stress is not None) == stress
-        assert outputs.energy.dtype == outputs.energies.dtype == torch.float64
-        assert_as_exact(outputs, wanted, 1e-5 if dtype == torch.float32 else 1e-11)
+    engine, why = choose_engine(potential, batch_of(potential, ethanol), stress=True, precision=precision)
     names = {
         ("cpu", torch.float32): COMPILED if tensornet_library() is not None else PAIRS,
         ("cuda", torch.float32): ("kernels, float32", "fused kernels"),
@@ -94,24 +86,20 @@ def test_what_the_kernels_cannot_do_the_network_of_pairs_does(trained, ethanol):
     assert_as_exact(run(engine, batch, potential.cutoff), evaluate(potential, batch), 1e-5)
 
 
-@pytest.mark.parametrize("stress", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", kinds())
-def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, cation, crystal, slab, dtype, stress):
-    potential, structures = make_kind(kind, dtype), (ethanol, crystal, cation, slab)
-    batch = batch_of(potential, *structures)
-    engine, why = choose_engine(potential, batch, stress=stress, precision=str(dtype).removeprefix("torch."))
-    exact = make_kind(kind)
-    wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
-    assert_as_exact(
-        run(engine, batch, potential.search_cutoff(batch), 31), wanted, 1e-4 if dtype == torch.float32 else 1e-11
-    )
+def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, dtype):
+    potential = make_kind(kind, dtype)
+    batch, precision = batch_of(potential, ethanol), str(dtype).removeprefix("torch.")
+    engine, why = choose_engine(potential, batch, stress=True, precision=precision)
     if dtype == torch.float64:
         assert (engine.name, why) == ("exact", "float64 takes the exact model")
     elif tensornet_library() is None:
         assert (engine.name, why) == (PAIRS if library() is not None or not potential.predicts_charges else EXACT)
+    elif isinstance(potential.config, QETConfig):
+        assert engine.name == "compiled and equilibration"
     elif potential.prior_configs:
-        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
+        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, priors separately")
     else:
         assert (engine.name, why) == COMPILED
 
@@ -139,28 +127,11 @@ def test_another_head_takes_the_exact_model(trained, ethanol):
     assert (engine.name, why) == ("exact", "exact model: its head must be a ScalarHead or a GatedHead, got a Head")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("kind", kinds())
-def test_pairs_are_right(make_kind, kind, ethanol, cation, crystal, slab, device, dtype):
-    potential, structures = make_kind(kind, dtype), (ethanol, crystal, cation, slab)
-    potential = copy.deepcopy(potential).to(device)
-    batch, exact = batch_of(potential, *structures), make_kind(kind)
-    wanted = evaluate(exact, batch_of(exact, *structures), stress=True)
-    wanted = dataclasses.replace(wanted, **{n: v.to(device) for n, v in vars(wanted).items() if v is not None})
-    engine = PairwiseEngine(potential, batch, stress=True)
-    outputs = run(engine, batch, potential.search_cutoff(batch), 31)
-    assert engine.name == f"pairs, {str(dtype).removeprefix('torch.')}"
-    assert_as_exact(outputs, wanted, 1e-4 if dtype == torch.float32 else 1e-11)
-    assert not any(x.requires_grad for x in vars(outputs).values() if x is not None)
-    engine = PairwiseEngine(potential, batch, stress=False)
-    assert run(engine, batch, potential.search_cutoff(batch)).stress is None
-
-
 def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kind, ethanol, crystal, device):
     potential = copy.deepcopy(make_kind("coulomb")).to(device)
     batch = batch_of(potential, ethanol, crystal)
     edges, inner = (brute_force(batch, reach) for reach in (potential.search_cutoff(batch), potential.config.cutoff))
-    engine = PairwiseEngine(potential, batch, stress=False)
+    engine = PairEngine(potential, batch, stress=False)
     engine.reserve(edges.capacity)
     wanted = engine.run(batch.positions, batch.cell, edges)
     assert int(inner.num_edges) <= engine.near.capacity < int(edges.num_edges)
@@ -176,14 +147,10 @@ def test_a_network_that_sees_less_than_its_priors_has_a_list_of_its_own(make_kin
     torch.testing.assert_close(again.forces, wanted.forces)
 
 
-def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
-    def pairs(potential, batch, *, stress, precision):
-        return PairwiseEngine(potential, batch, stress=stress), "asked for"
-
-    monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
+def test_a_step_grows_both_lists_of_pairs(make_kind, crystal):
     potential = make_kind("coulomb")
     atoms = crystal.repeat(2)
-    step = CapturedStep(potential, System.from_ase(atoms), stress=True)
+    step = CapturedStep(potential, System.from_ase(atoms), stress=True, engine="pairs")
     for scale in (1.0, 0.8):
         atoms.set_cell(crystal.repeat(2).cell * scale, scale_atoms=True)
         wanted = evaluate(potential, System.from_ase(atoms), stress=True)
@@ -193,18 +160,6 @@ def test_a_step_grows_both_lists_of_pairs(make_kind, crystal, monkeypatch):
         np.testing.assert_allclose(found.stress, wanted.stress, rtol=0, atol=1e-10)
     assert step.num_recoveries >= 1
     assert step.report().engine == "pairs, float64"
-
-
-@pytest.mark.parametrize("stress", [False, True])
-def test_pairs_give_energies_alone(make_kind, ethanol, crystal, stress):
-    potential = make_kind("coulomb")
-    batch = batch_of(potential, ethanol, crystal)
-    engine, edges = PairwiseEngine(potential, batch, stress=stress), brute_force(batch, potential.search_cutoff(batch))
-    engine.reserve(edges.capacity)
-    both = engine.run(batch.positions, batch.cell, edges)
-    alone = engine.run(batch.positions, batch.cell, edges, forces=False)
-    assert torch.equal(alone.energy, both.energy)
-    assert (alone.forces.shape, alone.stress is None) == (both.forces.shape, both.stress is None)
 
 
 @pytest.mark.gpu
@@ -286,7 +241,7 @@ def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol
     """An engine takes atoms from its batch, positions and cell from its arguments."""
     potential = trained("cpu", torch.float64)
     batch = batch_of(potential, ethanol)
-    engine = ModelEngine(potential, batch, stress=False)
+    engine = ExactEngine(potential, batch, stress=False)
     ethanol.rattle(0.1, seed=4)
     moved = batch_of(potential, ethanol)
     edges = brute_force(moved, potential.cutoff)

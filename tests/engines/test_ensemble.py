@@ -18,7 +18,6 @@ from structures import STRUCTURES
 
 import torchmdx
 from torchmdx import Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
-from torchmdx.engines.pairs.engine import PairwiseEngine
 from torchmdx.step.padding import padded_size
 from torchmdx.step.results import AuditError, NonFiniteError, SpreadError
 
@@ -181,16 +180,11 @@ def test_tensornet2_and_priors_can_be_members(make_potential, cation, dtype, dev
     np.testing.assert_allclose(cation.get_charges(), np.mean(apart, 0), atol=1e-6 if dtype == torch.float32 else 1e-10)
 
 
-def test_members_on_lists_of_pairs(make_potential, crystal, monkeypatch):
+def test_members_on_lists_of_pairs(make_potential, crystal):
     """What a GPU takes for members without kernels: each has lists of its own, which grow with the step's."""
-
-    def pairs(potential, batch, *, stress, precision):
-        return PairwiseEngine(potential, batch, stress=stress), "asked for"
-
-    monkeypatch.setattr("torchmdx.engines.choose.choose_engine", pairs)
     members = [make_potential(torch.float64, seed, "tensornet2", [coulomb]) for seed in SEEDS]
     atoms = crystal.repeat((2, 1, 1))
-    step = CapturedStep(Ensemble(members), System.from_ase(atoms), stress=True, energies=True)
+    step = CapturedStep(Ensemble(members), System.from_ase(atoms), stress=True, energies=True, engine="pairs")
     for scale in (1.0, 0.8):
         atoms.set_cell(crystal.repeat((2, 1, 1)).cell * scale, scale_atoms=True)
         wanted = oracle([evaluate(member, System.from_ase(atoms), stress=True) for member in members])

@@ -86,7 +86,7 @@ def test_torch_cluster_finds_the_oracle_s_neighbours():
 @pytest.mark.parametrize("backend", backends("brute_force", "vesin"))
 def test_energies_do_not_depend_on_the_skin(backend, potential, ethanol):
     from torchmdx import Batch, System
-    from torchmdx.evaluation.evaluate import evaluate
+    from torchmdx.evaluation.derivatives import evaluate
 
     batch = Batch.from_systems([System.from_ase(ethanol)])
     plain = evaluate(potential, batch, EdgeSearch(potential.cutoff, backend=backend).allocate(batch))

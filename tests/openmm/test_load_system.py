@@ -248,7 +248,7 @@ def test_text_that_is_no_system():
     for text in ("<Integrator type='VerletIntegrator'/>", openmm.XmlSerializer.serialize(openmm.VerletIntegrator(1))):
         with pytest.raises(ValueError, match="must be XML of OpenMM's XmlSerializer, got a Integrator"):
             load_system(text)
-    with pytest.raises(ValueError, match="got text that is none"):
+    with pytest.raises(ValueError, match="got invalid XML"):
         load_system("<System")
     with pytest.raises(FileNotFoundError):
         load_system("missing.xml")

@@ -284,7 +284,7 @@ def test_nan_where_images_are_chosen_anew_spoils_that_evaluation_alone(potential
     bad[4, 1] = np.nan
     force.evaluator._step.num_evaluations = REFRESH_EVERY - 1
     context.setPositions(bad)
-    with pytest.raises(openmm.OpenMMException, match=f"evaluation {REFRESH_EVERY}: .* the first of them atom 4"):
+    with pytest.raises(openmm.OpenMMException, match=f"evaluation {REFRESH_EVERY}: .* the first is atom 4"):
         context.getState(energy=True, forces=True)
     context.setPositions(ethanol.positions / NANOMETER)
     for _ in range(2):

@@ -12,7 +12,7 @@ from frame_sets import frames_of, molecules, write_store
 from torchmdx.checkpoints import save_load
 from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import write_split
-from torchmdx.report.predict import predict
+from torchmdx.report.predictor import predict
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 
 from torchmdx.report.evaluation import evaluate_sets
 from torchmdx.report.interactive import write_interactive
-from torchmdx.report.predict import predict
+from torchmdx.report.predictor import predict
 from torchmdx.report.scales import KCAL, MILLI_EV
 from torchmdx.structures.units import KCAL_PER_MOL
 

@@ -12,7 +12,7 @@ from frame_sets import frames_of, molecules, write_store
 
 from torchmdx import Calculator, System, evaluate, load, save
 from torchmdx.commands.cli import main
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.store import Store
 
 

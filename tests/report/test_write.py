@@ -12,7 +12,7 @@ import torch
 from frame_sets import frames_of, molecules, write_store
 
 from torchmdx.report import evaluation
-from torchmdx.report.predict import Predictor, predict
+from torchmdx.report.predictor import Predictor, predict
 from torchmdx.report.sources import source_names
 from torchmdx.report.write import write_report
 from torchmdx.training.logs import Logs

@@ -12,7 +12,7 @@ import torch
 
 import torchmdx
 from torchmdx import System, evaluate
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime.isolation import TF32, float32_products, in_own_thread_state, isolated, products_are_exact
 from torchmdx.step.captured_step import CapturedStep

@@ -1,11 +1,13 @@
 """Parallel compilation of the kernels of a first evaluation: which kernels, how often, and errors."""
 
 import contextlib
+import importlib.util
 import os
 import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from torchmdx.runtime import kernel_compile
 tl = pytest.importorskip("triton.language")
 knobs = pytest.importorskip("triton.knobs")
 JITFunction = pytest.importorskip("triton.runtime.jit").JITFunction
+triton_driver = pytest.importorskip("triton.runtime.driver")
 GPU = torch.device("cuda", 0)
 
 
@@ -63,15 +66,27 @@ class Kernels:
 
 
 class Compiled:
-    """A compiled kernel, whose launcher is created at its first access."""
+    """A compiled kernel, which is loaded at its first access."""
 
     def __init__(self, name: str, launchers: list[str]) -> None:
         self.name, self.launchers = name, launchers
+        self.src, self.metadata = name, "metadata"
 
     @property
     def run(self) -> None:
-        assert threading.current_thread() is not threading.main_thread()
+        assert threading.current_thread() is threading.main_thread()
         self.launchers.append(self.name)
+
+
+class Launcher:
+    """Stands for Triton's class of launchers: compiles and loads one that is not used."""
+
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, src: str, metadata: str) -> None:
+        assert metadata == "metadata"
+        assert threading.current_thread() is not threading.main_thread()
+        self.made.append(src)
 
 
 @pytest.fixture
@@ -88,6 +103,8 @@ def recorded(monkeypatch):
 
     monkeypatch.setattr(kernel_compile, "_discarded_recording", nothing_running)
     monkeypatch.setattr(JITFunction, "_call_hook", Kernels.call_hook)
+    monkeypatch.setattr(Launcher, "made", [])
+    monkeypatch.setattr(triton_driver, "driver", SimpleNamespace(active=SimpleNamespace(launcher_cls=Launcher)))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     return now
@@ -109,7 +126,8 @@ def test_all_kernels_are_compiled_at_the_same_time_and_once(recorded, monkeypatc
 
     kernel_compile.run_compiled(work, GPU)
     assert kernels.compiled == {"search": 1, "embed": 1, "forces": 1}
-    assert sorted(kernels.launchers) == ["embed", "forces", "search"]
+    assert sorted(Launcher.made) == ["embed", "forces", "search"]
+    assert kernels.launchers == ["search", "embed", "forces"]
     assert kernels.launched == ["search", "embed", "search", "forces"]
     kernel_compile.run_compiled(work, GPU)  # nothing is missing any more: one run
     assert kernels.launched[4:] == ["search", "embed", "search", "forces"]
@@ -315,3 +333,43 @@ def test_a_first_step_on_a_fresh_machine(mode, tmp_path):
     first = lines[: lines.index("again")]
     assert max(int(line.split()[0]) for line in first if "kernels compiled" in line) >= 5
     assert "kernels compiled" not in "".join(lines[len(first) : lines.index("done")])
+
+
+MANY = """
+import triton
+import triton.language as tl
+"""
+ONE = """
+@triton.jit
+def kernel_{n}(out, {names}):
+    tl.store(out, {total})
+"""
+
+
+@pytest.mark.gpu
+def test_each_kernel_gets_its_own_launcher(tmp_path, monkeypatch):
+    """Threads that switch often and load launchers that were loaded before: a wrong one has other arguments."""
+    sizes, before = range(1, 25), sys.getswitchinterval()
+    for round_ in range(3):
+        source = tmp_path / f"many_kernels_{round_}.py"
+        text = MANY
+        for n in sizes:
+            names = [f"a{k}" for k in range(n)]
+            text += ONE.format(n=n, names=", ".join(names), total=f"{round_} + " + " + ".join(names))
+        source.write_text(text)
+        spec = importlib.util.spec_from_file_location(f"torchmdx.many_kernels_{round_}", source)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        outs = [torch.zeros(1, dtype=torch.int32, device="cuda") for _ in sizes]
+
+        def work(module=module, outs=outs):
+            for n, out in zip(sizes, outs, strict=True):
+                getattr(module, f"kernel_{n}")[(1,)](out, *range(100, 100 + n))
+
+        sys.setswitchinterval(1e-6)
+        try:
+            kernel_compile.run_compiled(work, GPU)
+        finally:
+            sys.setswitchinterval(before)
+        assert [int(out) for out in outs] == [round_ + sum(range(100, 100 + n)) for n in sizes]

@@ -325,10 +325,11 @@ def test_settings_reach_the_steps(trained, ethanol, monkeypatch):
         raise InterruptedError
 
     monkeypatch.setattr(pool_module, "CapturedStep", record)
-    pool = StepPool(trained("cpu"), mode="eager", stress=True, precision="float32", audit_every=7)
+    pool = StepPool(trained("cpu"), mode="eager", stress=True, precision="float32", audit_every=7, engine="pairs")
     with pytest.raises(InterruptedError):
         pool(System.from_ase(ethanol))
-    assert made == dict(mode="eager", stress=True, energies=True, precision="float32", audit_every=7)
+    wanted = dict(mode="eager", stress=True, energies=True, precision="float32", audit_every=7, engine="pairs")
+    assert made == wanted
     assert isinstance(padded(System.from_ase(ethanol), 16, 5.0), Batch)
 
 

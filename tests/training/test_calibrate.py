@@ -9,7 +9,7 @@ import yaml
 import torchmdx
 from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import read_split
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.step.captured_step import CapturedStep
 

@@ -8,7 +8,7 @@ import torch
 
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.training.contradiction import contradiction, is_due

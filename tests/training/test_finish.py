@@ -10,7 +10,7 @@ import yaml
 import torchmdx
 from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import read_split
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 
 
 def test_a_fine_tuning_is_judged_by_its_test_set(tmp_path, capsys):

@@ -10,7 +10,7 @@ import torchmdx
 from torchmdx.checkpoints.save_load import save
 from torchmdx.commands.cli import main
 from torchmdx.datasets.frames import Frames
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.d2 import D2Config

@@ -18,7 +18,7 @@ from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import fit_references, isolated_energies
 from torchmdx.datasets.splits import read_split, remarks_on_copies
 from torchmdx.datasets.store import Store, StoreWriter
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.training.config import OptimizerSection

@@ -19,7 +19,7 @@ from torchmdx.commands.cli import main
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.engines.plan import Network
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig

@@ -10,7 +10,7 @@ from foreign_state import STATES
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchmdx.engines.pairs import energy as pair_energy
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig

@@ -1,0 +1,15 @@
+"""ASE: a calculator for any potential."""
+
+from typing import TYPE_CHECKING
+
+from torchmdx.runtime.public_names import public_names
+
+if TYPE_CHECKING:
+    from torchmdx.ase.calculator import Calculator as Calculator
+else:
+    __all__, __getattr__, __dir__ = public_names(
+        __name__,
+        {
+            "Calculator": "calculator",
+        },
+    )

@@ -16,13 +16,13 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step.results import StepResult
 from torchmdx.structures.system import System
 
-# Arrays of up to so many bytes are compared by their bytes, which takes a fraction of the time of NumPy's functions.
+# Arrays of up to this size are compared as bytes, which takes a fraction of the time of NumPy's functions.
 FEW_BYTES = 16384
 
 

@@ -16,7 +16,7 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
 from torchmdx.ase.atoms import changes_between, charge_results, has_only_moved, results_of, snapshot
-from torchmdx.ase.parameters import CHANGEABLE, require_changeable
+from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, require_changeable
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
 from torchmdx.evaluation.properties.descriptors import descriptors
 from torchmdx.evaluation.properties.hessian import hessian
@@ -43,30 +43,26 @@ class Calculator(AseCalculator):
 
     potential: a Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
         ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
-    dtype: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network; energies are summed in
-        float64.
+    dtype: of the network, "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; energies are float64.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     devices: several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
-    mode: "auto" captures a CUDA graph at the third evaluation of a structure, "graph" requires one, "eager" never does.
+    mode, engine: as for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
     charge: total charge of every structure, in e; None: that of each structure, by `torchmdx.structures.total_charge`.
     max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
         spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
+    coulomb_cutoff, coulomb: treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
 
     Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
     A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
-    standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
-    each atom.
+    standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom.
 
-    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all parameters. Copies and
-    pickles contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
-    result of any thread: use one calculator per thread where results are read from there.
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all. Copies and pickles
+    have no steps. Threads that share a calculator take turns, but `results` holds the last result of any thread.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
-    default_parameters = dict(
-        dtype="float32", mode="auto", devices=None, charge=None, max_force_spread=None, spread_file=None
-    )
+    default_parameters = DEFAULTS
     name = "torchmdx"
 
     def __init__(
@@ -75,11 +71,14 @@ class Calculator(AseCalculator):
         *,
         dtype: str = "float32",
         mode: str = "auto",
+        engine: str | None = None,
         device: torch.device | str | None = None,
         devices: Sequence[torch.device | str] | None = None,
         charge: float | None = None,
         max_force_spread: float | None = None,
         spread_file: str | Path | None = None,
+        coulomb_cutoff: float | None = None,
+        coulomb: str | None = None,
     ) -> None:
         self.lock = ThreadLock()
         # Of the last calculation: a copy that nobody else sees, and the one that has been given out as `atoms`.
@@ -89,7 +88,7 @@ class Calculator(AseCalculator):
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         target, several = chosen_devices(device, devices, mode)
-        self.potential = prepare_potential(potential, DTYPES[dtype], target)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
@@ -98,7 +97,8 @@ class Calculator(AseCalculator):
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
-        self.parameters.update(dtype=dtype, device=str(target), devices=several)
+        self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
+        self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 
@@ -179,8 +179,8 @@ class Calculator(AseCalculator):
         return f"torchmdx.Calculator({several}{self.dtype} on {where}, cutoff {self.potential.cutoff} Å)"
 
     def _make_pool(self, *, stress: bool) -> Pool:
-        devices = self.parameters["devices"]
-        return pool_for(self.potential, devices, mode=self.mode, stress=stress, precision=self.dtype)
+        devices, engine = self.parameters["devices"], self.parameters.get("engine")  # absent in older pickles
+        return pool_for(self.potential, devices, engine=engine, mode=self.mode, stress=stress, precision=self.dtype)
 
     def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 
 # Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
 CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
-FIXED = ("potential", "dtype", "device", "devices")
+DEFAULTS = dict(
+    dtype="float32", mode="auto", engine=None, devices=None, charge=None, max_force_spread=None, spread_file=None,
+    coulomb_cutoff=None, coulomb=None,
+)  # fmt: skip
+FIXED = ("potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb")
 
 
 def require_changeable(names: Iterable[str]) -> None:

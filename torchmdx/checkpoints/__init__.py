@@ -1,1 +1,19 @@
 """Checkpoints of potentials: saving, loading, names, releases."""
+
+from typing import TYPE_CHECKING
+
+from torchmdx.runtime.public_names import public_names
+
+if TYPE_CHECKING:
+    from torchmdx.checkpoints.save_load import load as load
+    from torchmdx.checkpoints.save_load import load_ensemble as load_ensemble
+    from torchmdx.checkpoints.save_load import save as save
+else:
+    __all__, __getattr__, __dir__ = public_names(
+        __name__,
+        {
+            "load": "save_load",
+            "load_ensemble": "save_load",
+            "save": "save_load",
+        },
+    )

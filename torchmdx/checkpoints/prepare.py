@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchmdx.checkpoints.save_load import load, load_one
+from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.fork_guard import check_fork
@@ -26,12 +27,21 @@ PotentialSource = Potential | Ensemble | str | Path | Sequence[Potential | str |
 
 
 def prepare_potential(
-    potential: PotentialSource, dtype: torch.dtype, device: torch.device | str
+    potential: PotentialSource,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Potential | Ensemble:
     """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list of potentials or paths becomes an ensemble. Raises TypeError for anything else, and as `load`.
+    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb: as for `load`. Raises TypeError for
+    anything else, and as `load`.
     """
+    return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff, coulomb)
+
+
+def _prepared(potential: PotentialSource, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:
     check_fork(torch.device(device))
     if isinstance(potential, (Potential, Ensemble)):
         return copy.deepcopy(potential).to(device=device, dtype=dtype).eval().requires_grad_(False)

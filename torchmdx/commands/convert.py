@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.commands.options import add_coulomb_option
 from torchmdx.structures.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
@@ -46,12 +47,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="add the reference energies in the file to the energy (the file excludes them: remove_ref_energy)",
     )
-    parser.add_argument(
-        "--coulomb-cutoff",
-        type=float,
-        metavar="Å",
-        help="cutoff of the Coulomb energy in periodic structures, Å (default: from the file, else 10)",
-    )
+    add_coulomb_option(parser)
     parser.add_argument("--sha256", metavar="HASH", help="stop if the SHA-256 of the source is not HASH")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing target and its report")
     _add_card_options(parser)
@@ -110,7 +106,7 @@ def _add_card_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--periodic",
         action=argparse.BooleanOptionalAction,
-        help="trained on periodic structures too, or on none, so that they raise a warning",
+        help="trained on periodic structures too; --no-periodic: on molecules only, so crystals raise a warning",
     )
 
 
@@ -130,23 +126,19 @@ def card_with(card: Card, options: argparse.Namespace) -> Card:
 
 
 def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
-    """The potential in eV, with the requested Coulomb cutoff; its report mentions both changes."""
-    from torchmdx.models.priors.coulomb import CoulombConfig
+    """The potential in eV, with the requested treatment of its Coulomb energy; its report mentions these changes."""
+    from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff_of_one
 
     potential, report = reading.potential, reading.report
     factor = ENERGY_UNITS[options.energy_unit]
     if factor != 1:
         report.remapped.append(f"energies in {options.energy_unit} to eV: constants and priors times {factor!r}")
         potential = _scaled(potential, factor)
+    potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff, options.coulomb)
     if options.coulomb_cutoff is not None:
-        if not any(isinstance(config, CoulombConfig) for config in potential.prior_configs):
-            raise ValueError(f"--coulomb-cutoff needs a potential with a Coulomb energy, got {report.source!r}")
-        configs = [
-            replace(config, cutoff=options.coulomb_cutoff) if isinstance(config, CoulombConfig) else config
-            for config in potential.prior_configs
-        ]
         report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, from --coulomb-cutoff")
-        potential = potential.with_priors(configs)
+    if options.coulomb is not None:
+        report.remapped.append(f"Coulomb energy of periodic structures: {options.coulomb}, from --coulomb")
     return replace(reading, potential=potential)
 
 

@@ -92,7 +92,7 @@ def _size(word: str) -> int | float:
 
 
 def run_convert(options: argparse.Namespace) -> int:
-    from torchmdx.datasets.convert import convert
+    from torchmdx.datasets.conversion import convert
     from torchmdx.runtime.progress_line import PRINTED_EVERY, ProgressLine
 
     line = ProgressLine(sys.stdout)
@@ -130,7 +130,7 @@ def _processes(asked: int | None) -> int:
 def run_stats(options: argparse.Namespace) -> int:
     import json
 
-    from torchmdx.datasets.statistics import statistics, text
+    from torchmdx.datasets.distributions import statistics, text
     from torchmdx.datasets.store import Store
 
     if options.outliers < 0:

@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
     import torch
 
     from torchmdx.checkpoints.save_load import load
+    from torchmdx.models.ensemble import members_of
     from torchmdx.report.evaluation import evaluate_sets
     from torchmdx.report.predictions_file import PredictionsFile
     from torchmdx.runtime.devices import choose_device
@@ -172,7 +174,10 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
             line.draw("  ".join(parts))
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
-    potential = load(model_of(options))
+    potential = load(model_of(options), coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
+    if any(store.periodic[indices].any() for store, indices in sets.values()):
+        for doubt in dict.fromkeys(doubt for member in members_of(potential) for doubt in member.prior_doubts(True)):
+            warnings.warn(doubt, stacklevel=2)
     settings: dict[str, Any] = dict(device=device, dtype=dtype, progress=advanced)
     try:
         if not options.predictions:

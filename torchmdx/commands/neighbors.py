@@ -49,7 +49,13 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"--cutoff and --model exclude each other, got --cutoff {options.cutoff:g} and --model {options.model}"
         )
-    cutoff = load(options.model).cutoff if options.cutoff is None else options.cutoff
+    if options.cutoff is not None and options.coulomb_cutoff is not None:
+        raise ValueError(
+            f"--cutoff and --coulomb-cutoff exclude each other, got {options.cutoff:g} and {options.coulomb_cutoff:g}"
+        )
+    cutoff = options.cutoff
+    if cutoff is None:
+        cutoff = load(options.model, coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb).cutoff
     for atoms in read_structures(options.file, options.index):
         system = System.from_ase(atoms, dtype=torch.float32, device=choose_device(options.device))
         search = EdgeSearch(cutoff, skin=options.skin, backend=options.backend)

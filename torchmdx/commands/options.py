@@ -52,6 +52,23 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
         help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, or a name listed by "
         f"`torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
     )
+    add_coulomb_option(parser)
+
+
+def add_coulomb_option(parser: Any) -> None:
+    """--coulomb and --coulomb-cutoff, for commands that take a potential."""
+    parser.add_argument(
+        "--coulomb",
+        choices=("ewald", "reaction_field"),
+        help="sum the potential's Coulomb energy of periodic structures over all images, or truncate it with a "
+        "reaction field (default: as the potential was made)",
+    )
+    parser.add_argument(
+        "--coulomb-cutoff",
+        type=float,
+        metavar="Å",
+        help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
+    )
 
 
 def model_of(options: argparse.Namespace) -> str | list[str] | None:
@@ -68,7 +85,14 @@ def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise:
     dtype = dtype_of(options.dtype, num_atoms, precise=precise)
     if dtype != options.dtype and dtype == "float32":
         print(f"{num_atoms:,} atoms are evaluated in float32; --dtype float64 is exact and slower", file=sys.stderr)
-    return Calculator(model_of(options), dtype=dtype, device=options.device, charge=options.charge)
+    return Calculator(
+        model_of(options),
+        dtype=dtype,
+        device=options.device,
+        charge=options.charge,
+        coulomb_cutoff=options.coulomb_cutoff,
+        coulomb=options.coulomb,
+    )
 
 
 def dtype_of(asked: str, num_atoms: int, *, precise: bool) -> str:

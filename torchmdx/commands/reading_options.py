@@ -55,7 +55,7 @@ def given_reading_options(options: argparse.Namespace) -> list[str]:
 
 
 def reading_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The options as arguments of `torchmdx.datasets.convert.convert`."""
+    """The options as arguments of `torchmdx.datasets.conversion.convert`."""
     names = {key: key.replace("-", "_") for key in KEYS}
     return {
         "format": options.format,

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         output.start()
     waiting = [place for place in range(len(records)) if place not in output.done]
     atoms = sum(len(records[place].atoms) for place in waiting)
-    skipped = f", {len(output.done)} of them are done" if options.resume else ""
+    skipped = f", {len(output.done)} already done" if options.resume else ""
     print(f"{options.file}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
     start = time.perf_counter()
     from torchmdx.dynamics.relaxation.run import relax_each
@@ -96,7 +96,10 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
         fmax=options.fmax, steps=options.steps, cell=options.cell, pressure=(options.pressure or 0.0) * GPA
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
-    return prepare_potential(model_of(options), DTYPES[dtype], choose_device(options.device)), settings, dtype
+    device = choose_device(options.device)
+    treatment = (options.coulomb_cutoff, options.coulomb)
+    potential = prepare_potential(model_of(options), DTYPES[dtype], device, *treatment)
+    return potential, settings, dtype
 
 
 def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> list[str]:

@@ -54,7 +54,13 @@ def run(options: argparse.Namespace) -> int:
     address = Address.parse(options.ipi)
     record = structure_of(options)
     beads = load_beads(
-        model_of(options), record.atoms, dtype=options.dtype, device=options.device, charge=record.charge
+        model_of(options),
+        record.atoms,
+        dtype=options.dtype,
+        device=options.device,
+        charge=record.charge,
+        coulomb_cutoff=options.coulomb_cutoff,
+        coulomb=options.coulomb,
     )
     client = Client(beads, address, wait=options.wait, report=_report)
     formula = record.atoms.symbols.get_chemical_formula("reduce")

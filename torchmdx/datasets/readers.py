@@ -40,7 +40,7 @@ _IN_ORDER = (
     FileFormat(deepmd_files.read),
 )
 FORMATS: dict[str, FileFormat] = dict(zip(FORMAT_NAMES, _IN_ORDER, strict=True))
-# Stores are recognized, whatever format is given for the files beside them.
+# Stores are recognized, whatever format is given for the other files.
 READERS = FORMATS | {"store": FileFormat(store_files.read)}
 
 

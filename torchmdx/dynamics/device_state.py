@@ -57,7 +57,6 @@ class DeviceState:
             np.array([motion.timestep, motion.half_kick, motion.kept, (1 - motion.kept**2) ** 0.5], dtype=np.float64)
         )
         self.thermal = kept(motion.thermal())
-        self.is_langevin, self.is_bussi = motion.is_langevin, motion.is_bussi
         barostat = motion.barostat
         self.barostat = None
         if barostat is not None:
@@ -68,6 +67,9 @@ class DeviceState:
         self.restraints = None if terms is None else DeviceRestraints(terms, self.num_atoms, device)
         most = int(np.diff(particles.starts).max())
         self.rescale_block = min(MOST_BLOCK, max(32, triton.next_power_of_2(most)))
+        self.block_size, self.atom_blocks = BLOCK, (triton.cdiv(self.num_atoms, BLOCK),)
+        self.one_launch = motion.integrator.one_launch
+        self.integration = motion.integrator.on_device(self)
 
     def parts(self, block: Tensor) -> tuple[Tensor, ...]:
         """Views of a block: control [2] int64, energies, virials and spreads [S], cell [S,3,3], three of [N,3]."""
@@ -76,8 +78,11 @@ class DeviceState:
         return control.view(torch.int64), *per_structure, cell.view(-1, 3, 3), *vectors
 
     def moving(self, steps: int) -> Moving | None:
-        """So many steps for a kernel that moves the atoms itself; None with restraints or a barostat."""
-        if self.restraints is not None or self.barostat is not None:
+        """Steps for a kernel that moves the atoms itself; None with what that kernel lacks.
+
+        That is restraints, a barostat, and integrators other than its own.
+        """
+        if self.restraints is not None or self.barostat is not None or self.one_launch is None:
             return None
         tensors = {
             "state_positions": self.positions,
@@ -95,7 +100,7 @@ class DeviceState:
             "first_counted": self.first,
             "control": self.control,
         }
-        return Moving(tensors, steps, 1 if self.is_langevin else 2 if self.is_bussi else 0)
+        return Moving(tensors, steps, self.one_launch)
 
     def launch_advance(self, buffers: BufferStorage) -> None:
         """Writes the trial positions, and cells if they change, of the next step to the inputs of the captured step."""
@@ -105,12 +110,7 @@ class DeviceState:
                 self.thermal, self.cell, self.virial, self.barostat, buffers.inputs["cell"], self.ratio, self.scale,
                 self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip
-        kernels.advance[(triton.cdiv(self.num_atoms, BLOCK),)](
-            self.positions, self.velocities, self.forces, buffers.inputs["positions"], self.faster,
-            self.inverse_masses, self.system, self.place, self.seeds, self.thermal, self.constants, self.scale,
-            self.control, self.num_atoms, LANGEVIN=self.is_langevin, SCALED=self.barostat is not None, BLOCK=BLOCK,
-            num_warps=4,
-        )  # fmt: skip
+        self.integration.launch_move(buffers.inputs["positions"])
 
     def launch_complete(self, buffers: BufferStorage) -> None:
         """Commits the step whose evaluation is in the outputs of the captured step, or halts."""
@@ -134,8 +134,4 @@ class DeviceState:
                 self.energy_spread, self.largest_force_spread, out["energy_spread"], out["force_spread"], self.starts,
                 self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip
-        if self.is_bussi:
-            kernels.rescale[(self.num_systems,)](
-                self.velocities, self.masses, self.counted, self.held, self.starts, self.first, self.seeds,
-                self.thermal, self.constants, self.control, BLOCK=self.rescale_block, num_warps=4,
-            )  # fmt: skip
+        self.integration.launch_complete()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.host_loop import HostLoop
-from torchmdx.dynamics.integrators import Integrator, VelocityVerlet, integrator_of, keeps_momentum
+from torchmdx.dynamics.integrators import Integrator, integrator_of
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
 from torchmdx.dynamics.restraint_terms import RestraintTerms
@@ -34,7 +34,7 @@ from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
 
-# Steps of a graph by default: at most so many, and fewer of many atoms, whose launches take less time than they run.
+# Most steps of a graph by default; fewer for many atoms, whose launches take less time than they run.
 MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
 
 
@@ -62,7 +62,8 @@ class Dynamics:
         same machine is the same to the bit, whatever `steps_per_replay` is.
     velocities [N,3] Å/fs: initial ones; None draws them. Except with "langevin", a drift of the centre of mass stays,
         and is not counted in temperatures. masses [N] amu: None takes those of the elements.
-    hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
+    hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep. Given velocities
+        are those of the masses before, and are scaled so that their temperature stays.
     frozen: indices or a mask of atoms that do not move.
     barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all directions.
     restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
@@ -104,14 +105,13 @@ class Dynamics:
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
         timestep = checked_timestep(timestep)
-        constant_energy = isinstance(chosen, VelocityVerlet)
+        constant_energy = chosen.constant_energy
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=constant_energy)
-        own_masses = checked_masses(self.batch, masses)
+        own_masses, still = checked_masses(self.batch, masses), checked_frozen(self.batch, frozen)
+        start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
         if hydrogen_mass is not None:
-            own_masses = with_heavy_hydrogens(self.batch, own_masses, hydrogen_mass)
-        particles = Particles.of(
-            self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=keeps_momentum(chosen)
-        )
+            own_masses, start = with_heavy_hydrogens(self.batch, own_masses, hydrogen_mass, start, still)
+        particles = Particles.of(self.batch, own_masses, still, momentum_kept=chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
@@ -119,7 +119,6 @@ class Dynamics:
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
         motion = Motion(chosen, timestep, particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
-        start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
@@ -143,7 +142,12 @@ class Dynamics:
         exchange: TemperatureExchange | None,
     ) -> Any:
         given = (self.step, motion, self.batch.positions.numpy(), velocities, self.batch.cell.numpy())
-        if self.device.type == "cuda" and importlib.util.find_spec("triton"):
+        on_device = motion.integrator.has_device_step
+        if mode == "graph" and not on_device:
+            raise ValueError(
+                f"mode 'graph' needs an integrator with a step on a GPU, got {motion.integrator!r} without"
+            )
+        if self.device.type == "cuda" and on_device and importlib.util.find_spec("triton"):
             from torchmdx.dynamics.device_loop import DeviceLoop
 
             size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
@@ -271,7 +275,7 @@ class Dynamics:
 
     def set_temperature(self, temperature: Any) -> None:
         """Sets the temperature of the thermostat, K: one for all structures or one for each. Velocities are kept."""
-        zero = isinstance(self.motion.integrator, VelocityVerlet)
+        zero = self.motion.integrator.constant_energy
         self.loop.set_motion(self.motion.at(checked_temperatures(temperature, self.batch.num_systems, zero=zero)))
 
     def set_velocities(self, velocities: Any) -> None:
@@ -281,7 +285,7 @@ class Dynamics:
 
 
 def default_steps_per_replay(num_atoms: int) -> int:
-    """Steps of a graph for so many atoms."""
+    """Steps of a graph for this number of atoms."""
     return max(1, min(MOST_STEPS, MOST_ATOM_STEPS // max(num_atoms, 1)))
 
 

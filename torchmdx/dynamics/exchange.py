@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.integrators import VelocityVerlet
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.random_numbers import EXCHANGE, HALF, LOW, log_uniform, philox
 from torchmdx.dynamics.snapshot import Snapshot
@@ -17,12 +16,12 @@ Integers = NDArray[np.int64]
 
 
 class TemperatureExchange:
-    """Attempts to swap temperatures of replicas of one structure, every so many steps.
+    """Attempts to swap temperatures of replicas of one structure at regular intervals.
 
     Two replicas with energies U, restraints included, and temperatures T swap with probability
     min(1, exp((1/kT₁ - 1/kT₂) (U₁ - U₂))), and their velocities are scaled to the new temperature. Attempts are made
-    between neighbours on the ladder, in turn those that begin with the lowest and with the second lowest temperature.
-    All is a function of seed, step and state, so that a restart repeats it.
+    between neighbours on the ladder, alternating between pairs that start at the lowest and at the second lowest
+    temperature. Everything is a function of seed, step and state, so that a restart repeats it.
 
     attempts, accepted [S-1]: counts between each temperature of the ladder and the next since the start or restart.
     """
@@ -85,6 +84,6 @@ def exchange_of(every: int | None, batch: Batch, motion: Motion) -> TemperatureE
     """The exchange of a run, None without an interval. Raises ValueError."""
     if every is None:
         return None
-    if isinstance(motion.integrator, VelocityVerlet):
+    if motion.integrator.constant_energy:
         raise ValueError(f"an exchange needs an integrator with constant temperature, got {motion.integrator!r}")
     return TemperatureExchange(every, batch, motion.temperatures, int(motion.seeds[0]))

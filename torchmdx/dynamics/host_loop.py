@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling, barostat_noise, volumes
 from torchmdx.dynamics.frame import frame_of, set_frame
-from torchmdx.dynamics.motion import Motion, rescaling
-from torchmdx.dynamics.random_numbers import Noise
+from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.step.spread_limit import at_step
-from torchmdx.structures.units import FORCE_TO_ACCELERATION
 
 Floats = NDArray[np.float64]
 
@@ -50,16 +48,13 @@ class HostLoop:
         self._state = self._evaluated(0, positions.copy(), velocities.copy(), cell.copy())
 
     def set_motion(self, motion: Motion) -> None:
-        self.motion, particles = motion, motion.particles
-        self._noise = Noise(motion.seeds[particles.system], particles.place)
-        self._scale = motion.noise_scale()[:, None] if motion.is_langevin else None
-        self._kick = motion.half_kick * particles.inverse_masses()[:, None]
-        self._first = motion.first_counted() if motion.is_bussi else None
-        self._counted = particles.counted
+        self.motion, self._integration = motion, motion.integrator.on_host(motion)
 
     @property
     def why(self) -> str:
-        return f"the loop runs in Python, one evaluation at a time; {self.step.engine_why}"
+        on_gpu, integrator = self.step.device.type == "cuda", self.motion.integrator
+        reason = f", since {integrator!r} has no step on a GPU" if on_gpu and not integrator.has_device_step else ""
+        return f"the loop runs in Python, one evaluation at a time{reason}; {self.step.engine_why}"
 
     @property
     def num_recoveries(self) -> int:
@@ -116,12 +111,7 @@ class HostLoop:
         """One step. If the evaluation raises, the state before it is kept."""
         state, motion = self._state, self.motion
         number = state.step + 1
-        half = state.velocities + self._kick * state.forces
-        if self._scale is None:
-            velocities, positions = half, state.positions + motion.timestep * half
-        else:
-            velocities = motion.kept * half + self._scale * self._noise(number)
-            positions = state.positions + 0.5 * motion.timestep * (half + velocities)
+        positions, velocities = self._integration.move(number, state.positions, state.velocities, state.forces)
         cell = state.cell
         if motion.barostat is not None:
             scale = self._scaling(motion.barostat, number)
@@ -130,10 +120,7 @@ class HostLoop:
         # The captured step refreshes its frame and audits by the number of evaluations: here that of the run's steps.
         self.step.num_evaluations = state.step
         reached = self._evaluated(number, positions, velocities, cell)
-        velocities = velocities + self._kick * reached.forces
-        if self._first is not None:
-            velocities = motion.particles.rescaled(velocities, self._alpha(velocities, number))
-        self._state = replace(reached, velocities=velocities)
+        self._state = replace(reached, velocities=self._integration.complete(number, velocities, reached.forces))
 
     def _evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
         """A state with the energies, forces and virials of potential and restraints. Raises RestraintError."""
@@ -167,19 +154,8 @@ class HostLoop:
     def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
         """The factors [S] of lengths of a step. Raises CellError."""
         state, motion = self._state, self.motion
-        velocities = state.velocities + self._kick * state.forces if motion.is_langevin else state.velocities
+        velocities = motion.particles.kicked(state.velocities, motion.thermal_kick, state.forces)
         kinetic = motion.particles.kinetic_virial(motion.particles.kinetic_energy(velocities), motion.temperatures)
         noise = barostat_noise(motion.seeds, number)
         given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)
         return barostat.scaling(motion.timestep, *given)
-
-    def _alpha(self, velocities: Floats, number: int) -> Floats:
-        """The factors [S] of velocity rescaling."""
-        motion, particles = self.motion, self.motion.particles
-        noise = self._noise(number)
-        assert self._first is not None
-        first = noise[self._first, 0]
-        squares = np.where(self._counted, (noise * noise).sum(-1), 0.0)
-        others = np.bincount(particles.system, squares, particles.num_systems) - first * first
-        kinetic = FORCE_TO_ACCELERATION * particles.kinetic_energy(velocities)
-        return rescaling(kinetic, motion.thermal(), motion.kept, first, others)

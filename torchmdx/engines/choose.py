@@ -10,18 +10,22 @@ import functools
 import logging
 from dataclasses import replace
 
-from torchmdx.engines.cpu.engine import CompiledEngine
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.engine import CpuEngine
+from torchmdx.engines.cpu.qet import CpuQETEngine
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
-from torchmdx.engines.exact import ModelEngine
-from torchmdx.engines.gpu.engine import KernelEngine, make_kernels, workload_of
-from torchmdx.engines.gpu.with_priors import PriorKernelEngine
-from torchmdx.engines.pairs.engine import PairwiseEngine
+from torchmdx.engines.exact import ExactEngine
+from torchmdx.engines.gpu.engine import GpuEngine, make_kernels, workload_of
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
+from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Machine, Network, Plan, plan
 from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
+from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
 
@@ -37,47 +41,59 @@ def plan_for(
     capacity: int = 0,
     alone: bool = True,
     machine: Machine | None = None,
+    engine: str | None = None,
 ) -> Plan:
     """The plan for a potential and a batch, on their device or another machine. capacity: slots for edges.
 
-    The engine does not depend on the capacity, as some of its kernels do. Raises ValueError for a precision that is
-    unknown or not served.
+    The engine does not depend on the capacity, as some of its kernels do. engine: its name; None: the fastest. Raises
+    ValueError for a precision or an engine that is unknown or does not serve.
     """
     work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
     work = replace(work, search_cutoff=potential.search_cutoff(batch))
     network = Network.of(potential)
     machine = machine or Machine.of(potential.device, code=network.is_built_in and precision != "float64")
-    return plan(potential.config, potential.prior_configs, work, precision, machine, network)
+    facts = (potential.config, potential.prior_configs, work, precision, machine, network)
+    return plan(*facts, registered=registered(), engine=engine)
 
 
 def choose_engine(
-    potential: Potential, batch: Batch, *, stress: bool, precision: str, machine: Machine | None = None
+    potential: Potential,
+    batch: Batch,
+    *,
+    stress: bool,
+    precision: str,
+    machine: Machine | None = None,
+    engine: str | None = None,
 ) -> tuple[Engine, str]:
     """The engine of the plan for this potential on its device, and why it is that one.
 
-    machine: None: that of the device.
+    machine: None: that of the device. engine: its name; None: the fastest.
     """
     if batch.positions.device.type == "cpu":
         keep_freed_memory()
-    found = plan_for(potential, batch, stress=stress, precision=precision, machine=machine)
+    found = plan_for(potential, batch, stress=stress, precision=precision, machine=machine, engine=engine)
     if found.warning is not None:
         say_slower(found.warning)
-    engine = _engine(found, potential, batch, stress)
-    engine.plan = found
-    return engine, found.why
+    made = _engine(found, potential, batch, stress)
+    made.plan = found
+    return made, found.why
 
 
 def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> Engine:
+    if found.is_registered:
+        return ENGINES[found.engine].made(potential, batch, stress=stress, precision=found.precision)
     if found.engine == FUSED and potential.prior_configs:
         model = make_kernels(potential, found.precision, priors=True)
-        return PriorKernelEngine(model, potential, batch, stress=stress)
+        return GpuPriorEngine(model, potential, batch, stress=stress)
     if found.engine == FUSED:
-        return KernelEngine(potential, batch, stress=stress, precision=found.precision)
+        return GpuEngine(potential, batch, stress=stress, precision=found.precision)
     if found.engine == PAIRS:
-        return PairwiseEngine(potential, batch, stress=stress)
+        return PairEngine(potential, batch, stress=stress)
+    if found.engine == COMPILED and isinstance(potential.network, QET):
+        return CpuQETEngine(potential, batch, stress=stress)
     if found.engine == COMPILED:
-        return (CompiledPriorEngine if potential.prior_configs else CompiledEngine)(potential, batch, stress=stress)
-    return ModelEngine(potential, batch, stress=stress)
+        return (CpuPriorEngine if potential.prior_configs else CpuEngine)(potential, batch, stress=stress)
+    return ExactEngine(potential, batch, stress=stress)
 
 
 @functools.cache
@@ -86,10 +102,20 @@ def say_slower(reason: str) -> None:
     log.warning("a potential is evaluated several times slower than by the fused GPU kernels: %s", reason)
 
 
+def _single(engine: Engine) -> list[Engine]:
+    """The engines of the members of an ensemble, or the one of a potential."""
+    return engine.engines if isinstance(engine, EnsembleEngine) else [engine]
+
+
 def slower_because(engine: Engine) -> str | None:
     """Why a network of a kind that has fused kernels does without them on a GPU; None if it does not."""
-    engines = engine.engines if isinstance(engine, EnsembleEngine) else [engine]
-    return next((each.plan.warning for each in engines if each.plan is not None and each.plan.warning), None)
+    plans = (each.plan for each in _single(engine))
+    return next((each.warning for each in plans if each is not None and each.warning), None)
+
+
+def from_outside(engine: Engine) -> bool:
+    """Whether an engine, or that of a member of an ensemble, was registered by another package."""
+    return any(each.plan is not None and each.plan.is_registered for each in _single(engine))
 
 
 def planned_and_actual(engine: Engine) -> str | None:
@@ -98,29 +124,43 @@ def planned_and_actual(engine: Engine) -> str | None:
         return "\n".join(dict.fromkeys(filter(None, map(planned_and_actual, engine.engines)))) or None
     if engine.plan is None:
         return None
-    outcomes = engine.model.outcomes if isinstance(engine, KernelEngine | PriorKernelEngine) else []
+    outcomes = engine.model.outcomes if isinstance(engine, GpuEngine | GpuPriorEngine) else []
     return "\n".join([str(engine.plan), *(f"  instead: {outcome}" for outcome in outcomes)])
 
 
-def engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str) -> tuple[Engine, str]:
+def ewald_of(engine: Engine) -> str | None:
+    """The Ewald sums of an engine, in words; None if it has none. Their vectors are chosen at the first evaluation."""
+    if isinstance(engine, EnsembleEngine):
+        return "\n".join(dict.fromkeys(filter(None, map(ewald_of, engine.engines)))) or None
+    potential = getattr(engine, "potential", None)
+    priors = potential.priors if isinstance(potential, Potential) else ()
+    return "\n".join(prior.sums for prior in priors if isinstance(prior, Coulomb) and prior.sums) or None
+
+
+def engine_for(
+    potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str, engine: str | None = None
+) -> tuple[Engine, str]:
     """As `choose_engine`, for a potential or an ensemble."""
     if not isinstance(potential, Ensemble):
-        engine, why = choose_engine(potential, batch, stress=stress, precision=precision)
-        if isinstance(engine, KernelEngine):
-            engine.alone = True
-        return engine, why
-    chosen = [choose_engine(member, batch, stress=stress, precision=precision) for member in potential]
+        made, why = choose_engine(potential, batch, stress=stress, precision=precision, engine=engine)
+        if isinstance(made, GpuEngine):
+            made.alone = True
+        return made, why
+    chosen = [choose_engine(member, batch, stress=stress, precision=precision, engine=engine) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
     together = EnsembleEngine(
-        [engine for engine, _ in chosen], batch, stress=stress, spread_factors=potential.spread_factors
+        [made for made, _ in chosen], batch, stress=stress, spread_factors=potential.spread_factors
     )
     order = "side by side" if together.streams else "one after the other"
     return together, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
 
 
-def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool) -> Engine:
-    """The exact model, of every member of an ensemble."""
+def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: bool, instead_of: Engine) -> Engine:
+    """The exact model, of every member of an ensemble, with the plans of the engine that it replaces."""
+    members = list(potential) if isinstance(potential, Ensemble) else [potential]
+    engines = [ExactEngine(member, batch, stress=stress) for member in members]
+    for engine, replaced in zip(engines, _single(instead_of), strict=True):
+        engine.plan = replaced.plan
     if not isinstance(potential, Ensemble):
-        return ModelEngine(potential, batch, stress=stress)
-    engines = [ModelEngine(member, batch, stress=stress) for member in potential]
+        return engines[0]
     return EnsembleEngine(engines, batch, stress=stress, spread_factors=potential.spread_factors)

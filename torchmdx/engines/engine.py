@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import are_together
+from torchmdx.evaluation.derivatives import are_together
 from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch
 

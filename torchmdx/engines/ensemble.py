@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.engine import Engine, Outputs
-from torchmdx.engines.gpu.engine import KernelEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.plan import Plan
 from torchmdx.models.ensemble import UNCALIBRATED, mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
@@ -80,7 +80,7 @@ class EnsembleEngine:
 
     def _make_streams(self, device: torch.device, num_atoms: int) -> list[torch.cuda.Stream]:
         """One for each member but the first; none if members run one after the other."""
-        fast = all(isinstance(engine, KernelEngine) for engine in self.engines)
+        fast = all(isinstance(engine, GpuEngine) for engine in self.engines)
         if device.type != "cuda" or num_atoms > (MOST_SIDE_BY_SIDE if fast else MOST_EXACT_SIDE_BY_SIDE):
             return []
         return [own_stream(device, number) for number in range(1, len(self.engines))]
@@ -90,10 +90,10 @@ class EnsembleEngine:
         self.name = f"{len(self.engines)} members: {' and '.join(names)}"
 
     def reserve(self, capacity: int) -> None:
-        first: KernelEngine | None = None
+        first: GpuEngine | None = None
         for member, engine in enumerate(self.engines):
             engine.reserve(capacity)
-            if isinstance(engine, KernelEngine):
+            if isinstance(engine, GpuEngine):
                 engine.place_results(*(stack.rows[member] for stack in (self.energy, self.energies, self.forces)))
                 if first is None:
                     first = engine

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Outputs, marked
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch
 
 
-class ModelEngine:
+class ExactEngine:
     """The potential differentiated by autograd."""
 
     name, table_error = "exact", 0.0
     plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
-        self.potential, self.batch, self.stress = potential, batch, stress
+        self.potential, self.batch, self.stress = potential.with_kept_lists(), batch, stress
 
     def reserve(self, capacity: int) -> None:
         pass  # autograd allocates

@@ -5,7 +5,7 @@
       <parameters>{template: ethanol.xyz, model: organic-1}</parameters>
     </ffdirect>
 
-The file pes_torchmdx.py has two lines: ``from torchmdx.ipi.driver import TorchmdxDriver`` and
+The file pes_torchmdx.py has two lines: ``from torchmdx.ipi import TorchmdxDriver`` and
 ``__DRIVER_CLASS__ = "TorchmdxDriver"``.
 """
 

@@ -4,3 +4,45 @@
 
 tensornet2 and charge_equilibration extend TensorNet by partial charges; priors/ are energy terms without weights.
 """
+
+from typing import TYPE_CHECKING
+
+from torchmdx.runtime.public_names import public_names
+
+if TYPE_CHECKING:
+    from torchmdx.models.ensemble import Ensemble as Ensemble
+    from torchmdx.models.potential import Potential as Potential
+    from torchmdx.models.priors.base import Geometry as Geometry
+    from torchmdx.models.priors.base import Prior as Prior
+    from torchmdx.models.priors.base import PriorConfig as PriorConfig
+    from torchmdx.models.priors.coulomb import CoulombConfig as CoulombConfig
+    from torchmdx.models.priors.d2 import D2Config as D2Config
+    from torchmdx.models.priors.d3 import D3Config as D3Config
+    from torchmdx.models.priors.zbl import ZBLConfig as ZBLConfig
+    from torchmdx.models.registry import ModelConfig as ModelConfig
+    from torchmdx.models.registry import register_model as register_model
+    from torchmdx.models.registry import register_prior as register_prior
+    from torchmdx.models.tensornet import TensorNetConfig as TensorNetConfig
+    from torchmdx.models.tensornet2 import TensorNet2Config as TensorNet2Config
+    from torchmdx.models.wrapping import wrap as wrap
+else:
+    __all__, __getattr__, __dir__ = public_names(
+        __name__,
+        {
+            "CoulombConfig": "priors.coulomb",
+            "D2Config": "priors.d2",
+            "D3Config": "priors.d3",
+            "Ensemble": "ensemble",
+            "Geometry": "priors.base",
+            "ModelConfig": "registry",
+            "Potential": "potential",
+            "Prior": "priors.base",
+            "PriorConfig": "priors.base",
+            "TensorNet2Config": "tensornet2",
+            "TensorNetConfig": "tensornet",
+            "ZBLConfig": "priors.zbl",
+            "register_model": "registry",
+            "register_prior": "registry",
+            "wrap": "wrapping",
+        },
+    )

@@ -102,9 +102,11 @@ class Ensemble(nn.Module):
         for member in self:
             member.require_elements(atomic_numbers)
 
-    def doubts(self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False) -> list[str]:
+    def doubts(
+        self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False, *, region: bool = False
+    ) -> list[str]:
         """As `Potential.doubts`, of all members, each once."""
-        every = (doubt for member in self for doubt in member.doubts(atomic_numbers, charge, periodic))
+        every = (doubt for member in self for doubt in member.doubts(atomic_numbers, charge, periodic, region=region))
         return list(dict.fromkeys(every))
 
 

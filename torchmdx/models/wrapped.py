@@ -1,6 +1,6 @@
 """A module of the user's own as the network of a potential: what it is given, and what it may return.
 
-`torchmdx.models.wrap.wrap` makes such potentials; docs/wrap_a_model.md describes them.
+`torchmdx.models.wrapping.wrap` makes such potentials; docs/wrap_a_model.md describes them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from torchmdx.openmm.charge_reporter import ChargeReporter as ChargeReporter
 from torchmdx.openmm.charge_reporter import Charges as Charges
 from torchmdx.openmm.charge_reporter import charges_of as charges_of
 from torchmdx.openmm.derivatives import request_derivative as request_derivative
+from torchmdx.openmm.evaluator import Spread as Spread
 from torchmdx.openmm.find import find as find
 from torchmdx.openmm.link_atoms import LinkAtom as LinkAtom
 from torchmdx.openmm.load_system import load_system as load_system
@@ -24,7 +25,7 @@ from torchmdx.openmm.transport_native import load_plugin as load_plugin
 from torchmdx.openmm.transport_native import preload_plugin
 
 __all__ = [
-    "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "add_potential", "charges_of",
+    "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "Spread", "add_potential", "charges_of",
     "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "load_system", "request_derivative",
 ]  # fmt: skip
 

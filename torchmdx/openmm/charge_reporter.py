@@ -9,7 +9,7 @@ import numpy as np
 import openmm
 from openmm import unit
 
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.openmm.find import find
 from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.openmm.transport_python import positions_of

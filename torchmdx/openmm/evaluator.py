@@ -54,8 +54,8 @@ class ForceEvaluator:
         self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
         # A region of a larger system, such as a ligand in water, is a molecule even in a periodic box.
-        periodic = settings.periodic and settings.atoms is None
-        for doubt in potential.doubts(settings.numbers, settings.charge, periodic):
+        region = settings.atoms is not None
+        for doubt in potential.doubts(settings.numbers, settings.charge, settings.periodic, region=region):
             warnings.warn(doubt, stacklevel=2)
         self.links: LinkAtoms | None = None
         if settings.link_atoms:

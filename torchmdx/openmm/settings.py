@@ -30,7 +30,8 @@ class ForceSettings:
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
     `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy. link_atoms: hydrogens on bonds that `atoms`
     cut, the last atoms of the potential. surroundings: of an electrostatically embedded region, all other particles.
-    devices: that share the atoms, as of `DividedStep`; `device` is then the first.
+    devices: that share the atoms, as of `DividedStep`; `device` is then the first. coulomb_cutoff, coulomb: as for
+    `torchmdx.load`.
     """
 
     numbers: tuple[int, ...]
@@ -52,6 +53,8 @@ class ForceSettings:
     link_atoms: tuple[LinkAtom, ...] = ()
     surroundings: Surroundings | None = None
     devices: tuple[str, ...] = ()
+    coulomb_cutoff: float | None = None
+    coulomb: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -121,7 +124,9 @@ class ForceSettings:
     def load_potential(self) -> Potential | Ensemble:
         """Loads the potential from the files in the settings. Raises as `require_unchanged`."""
         files = self.require_unchanged()
-        return load(files if isinstance(self.checkpoint, tuple) else files[0], dtype=self.dtype, device=self.device)
+        source = files if isinstance(self.checkpoint, tuple) else files[0]
+        treatment = dict(coulomb_cutoff=self.coulomb_cutoff, coulomb=self.coulomb)
+        return load(source, dtype=self.dtype, device=self.device, **treatment)
 
     def require_unchanged(self) -> list[Source]:
         """The files of the potential, which are on this machine: nothing is downloaded.

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from torchmdx.datasets.frames import Frames
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.report.errors import Errors
-from torchmdx.report.predict import pack
+from torchmdx.report.predictor import pack
 
 MOST_ATOMS = 512  # per evaluation with the exact model
 

@@ -14,7 +14,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.report.charge_errors import add_charges
 from torchmdx.report.errors import Errors
 from torchmdx.report.hints import hints
-from torchmdx.report.predict import Predictions, Predictor
+from torchmdx.report.predictor import Predictions, Predictor
 from torchmdx.report.scales import Scales
 from torchmdx.report.verdict import verdict
 

@@ -24,7 +24,7 @@ from torchmdx.datasets.store import Store
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from torchmdx.report.predict import Predictions
+    from torchmdx.report.predictor import Predictions
 
 ENDINGS = (".xyz", ".extxyz")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.splits import PARTS, read_split
 from torchmdx.datasets.store import Store
 from torchmdx.runtime.wording import counted

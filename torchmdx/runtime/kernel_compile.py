@@ -44,17 +44,29 @@ def _mistaken(constants: dict[Any, Any]) -> bool:
     return any(isinstance(value, str) and dtype.is_dtype(value) for value in constants.values())
 
 
-def _make(kernel: Any, specialization: str) -> None:
-    """Compiles a kernel and its launcher, a C module that is compiled when `run` is first accessed.
+def _make(kernel: Any, specialization: str) -> Any:
+    """The compiled kernel, or None. The C module of its launcher is then in Triton's cache on disk.
 
     Errors are not raised here: the launch compiles the kernel, or raises the error.
     """
+    from triton.runtime.driver import driver
+
     try:
         compiled = kernel.preload(specialization)
         if compiled is not None:
-            _ = compiled.run
+            driver.active.launcher_cls(compiled.src, compiled.metadata)
     except Exception as error:
         log.debug("%s will be compiled at its launch: %s: %s", kernel, type(error).__name__, error)
+        return None
+    return compiled
+
+
+def _load(compiled: Any) -> None:
+    """Loads a kernel and its launcher, which happens when `run` is first accessed. Errors are left to its launch."""
+    try:
+        _ = compiled.run
+    except Exception as error:
+        log.debug("%s will be loaded at its launch: %s: %s", compiled, type(error).__name__, error)
 
 
 class _MissingKernels:
@@ -77,11 +89,20 @@ class _MissingKernels:
         raise _Missing
 
     def compile(self, device: torch.device) -> None:
-        """Compiles all kernels, in as many threads as there are cores."""
+        """Compiles all kernels, in as many threads as there are cores, then loads them one after the other.
+
+        Launchers are C modules of one name. Up to Triton 3.6, while one thread loads a launcher, another thread that
+        loads a second one can replace the first one's function, and its kernel is launched with arguments of the wrong
+        number and types. So launchers are loaded for use where no thread of this module loads any.
+        """
         workers = min(len(self.kernels), len(os.sched_getaffinity(0)))
-        with ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_device(device)) as pool:
-            for done in [pool.submit(_make, kernel, data) for kernel, data in self.kernels.values()]:
-                done.result()
+        with _compiling:
+            with ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_device(device)) as pool:
+                waiting = [pool.submit(_make, kernel, data) for kernel, data in self.kernels.values()]
+                compiled = [done.result() for done in waiting]
+            for kernel in compiled:
+                if kernel is not None:
+                    _load(kernel)
 
 
 class _ActiveHook(NamedTuple):
@@ -99,6 +120,7 @@ class _ThreadState(threading.local):
 
 _thread = _ThreadState()
 _lock = threading.Lock()
+_compiling = threading.Lock()  # held while kernels are compiled and loaded
 _running = 0  # evaluations in all threads that need Triton's JITFunction patched
 _original: Callable[..., Any] | None = None  # JITFunction._call_hook before the first patch
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines.choose import engine_for, slower_because
+from torchmdx.engines.choose import engine_for, from_outside, slower_because
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
@@ -62,6 +62,8 @@ class CapturedStep(StepState):
     precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; None takes the potential's dtype.
     audit_every: evaluations between comparisons with the exact model (0: only when a graph is captured).
     max_force_spread: for an ensemble, eV/Å; SpreadError if the forces on an atom have a larger spread.
+    engine: "fused", "pairs", "C", "exact" or the name of a registered engine; ValueError if it does not serve. None
+        takes the fastest.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class CapturedStep(StepState):
         precision: str | None = None,
         audit_every: int = 0,
         max_force_spread: float | None = None,
+        engine: str | None = None,
     ) -> None:
         require_mode(mode, potential.device)
         check_fork(potential.device)
@@ -88,10 +91,10 @@ class CapturedStep(StepState):
         self.batch = Batch.of(structure).to(self.device)
         potential.require_elements(self.batch.atomic_numbers)
         self.periodic = bool(self.batch.pbc.any())
-        self.skin, self.audit_every = skin, audit_every
+        self.skin, self.audit_every, self.engine_asked = skin, audit_every, engine
         self.num_evaluations = self.num_recoveries = 0
         self.verdict = Verdict(None, None)  # of the last audit
-        self._last_kind, self.audit_owed, self.fell_back = "host", False, False
+        self._last_kind, self.fell_back = "host", False
         self.unsettled = self.assigning = False
         self._given_out: torch.cuda.Event | None = None
         before = memory_allocated(self.device)
@@ -122,7 +125,10 @@ class CapturedStep(StepState):
         refresh(self, "device")
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
-        self.engine, self.engine_why = engine_for(self.potential, self.ordered, stress=stress, precision=self.precision)
+        self.engine, self.engine_why = engine_for(
+            self.potential, self.ordered, stress=stress, precision=self.precision, engine=self.engine_asked
+        )
+        self.audit_owed = from_outside(self.engine)  # others were compared with the exact model before
         self.engine.reserve(self.search.capacity)
 
     def __call__(self, positions: Any, cell: Any = None, *, copy: bool = True, forces: bool = True) -> StepResult:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.engines.choose import exact_engine_for
-from torchmdx.engines.gpu.engine import KernelEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
@@ -62,7 +62,7 @@ def gave_up(step: StepState) -> bool:
 
     Then the engine takes several launches after the next `settle`.
     """
-    if not (isinstance(step.engine, KernelEngine) and step.engine.gave_up()):
+    if not (isinstance(step.engine, GpuEngine) and step.engine.gave_up()):
         return False
     log.warning("other work kept one launch from running as a whole: from now on it is several launches")
     return True
@@ -126,8 +126,8 @@ def take_over(step: StepState, given: Batch) -> None:
 def fall_back(step: StepState, reason: str) -> None:
     """Switches to the exact model, after an audit found the fast path wrong; it has to pass an audit too."""
     step.policy.drop()
-    engine = exact_engine_for(step.potential, step.ordered, stress=step.buffers.stress_wanted)
-    engine.plan = step.engine.plan  # what was planned is still shown
+    stress = step.buffers.stress_wanted
+    engine = exact_engine_for(step.potential, step.ordered, stress=stress, instead_of=step.engine)
     step.engine, step.audit_owed, step.fell_back = engine, True, True
     step.engine_why = step.policy.why = f"exact model, launched: {reason}"
 

@@ -23,6 +23,7 @@ class _Step(Protocol):
     skin: float
     precision: str
     audit_every: int
+    engine_asked: str | None
     assigning: bool
 
 
@@ -37,6 +38,7 @@ def parts_of(step: _Step, last_kind: str) -> tuple[Any, ...]:
         "precision": step.precision,
         "audit_every": step.audit_every,
         "max_force_spread": limit if math.isfinite(limit) else None,
+        "engine": step.engine_asked,
     }
     inputs = buffers.inputs if last_kind == "device" else buffers.host_inputs
     return step.potential, step.batch, options, inputs["cell"].cpu().numpy().copy(), step.assigning

@@ -70,6 +70,19 @@ class DividedPool:
 Pool = StepPool | DividedPool
 
 
-def pool_for(potential: Potential | Ensemble, devices: Sequence[torch.device | str] | None, **options: Any) -> Pool:
-    """A pool of steps on the potential's device; on several devices if these are given. options: of either class."""
-    return StepPool(potential, **options) if devices is None else DividedPool(potential, devices, **options)
+def pool_for(
+    potential: Potential | Ensemble,
+    devices: Sequence[torch.device | str] | None,
+    *,
+    engine: str | None = None,
+    **options: Any,
+) -> Pool:
+    """A pool of steps on the potential's device; on several devices if these are given. options: of either class.
+
+    engine: as for CapturedStep. Raises ValueError for an engine on several devices, where the plan decides.
+    """
+    if devices is None:
+        return StepPool(potential, engine=engine, **options)
+    if engine is not None:
+        raise ValueError(f"engine needs one device, got {engine!r} for {', '.join(map(str, devices))}")
+    return DividedPool(potential, devices, **options)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmdx.engines.registry import require_engine
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
@@ -21,7 +22,7 @@ from torchmdx.structures.system import Batch, System
 
 # Steps that are kept on the CPU, where making another costs little.
 MOST_CPU_STEPS = 8
-# Up to so many atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
+# Up to this number of atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
 SHARED_UP_TO = 128
 # A size that was asked for so often gets a step of its own: its capture then costs less than it saves.
 OWN_AFTER = 4000
@@ -65,15 +66,15 @@ class StepPool:
             result = pool(System.from_ase(atoms))
 
     On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size. Few
-    atoms, up to SHARED_UP_TO, also use a step of up to twice their size if there is one, until their own size was asked
-    for OWN_AFTER times: a capture takes as long as thousands of evaluations. Padding atoms form a system of their own
-    without neighbours, and change results by rounding at most.
+    atoms, up to SHARED_UP_TO, also use a step of up to twice their size if there is one, until their own size was
+    requested OWN_AFTER times: a capture takes as long as thousands of evaluations. Padding atoms form a system of
+    their own without neighbours, and change results by rounding at most.
 
     Steps are kept while together they take at most `most_memory` bytes of the GPU (None: a quarter of it), and at most
     `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others
     are if the GPU's memory runs out.
 
-    mode, stress, precision, audit_every: as for CapturedStep. Threads that share a pool take turns. A copy or a
+    mode, stress, precision, audit_every, engine: as for CapturedStep. Threads that share a pool take turns. A copy or a
     pickle of a pool has its potential and settings, without steps.
     """
 
@@ -87,7 +88,9 @@ class StepPool:
         audit_every: int = 0,
         most_steps: int | None = None,
         most_memory: int | None = None,
+        engine: str | None = None,
     ) -> None:
+        require_engine(engine)
         require_limits(most_steps, most_memory)
         self.lock = ThreadLock()
         self.potential = frozen(potential)
@@ -95,6 +98,7 @@ class StepPool:
             self.potential.device, most_steps, most_memory, MOST_CPU_STEPS
         )
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
+        self.engine = engine
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
 
@@ -192,6 +196,7 @@ class StepPool:
             energies=True,
             precision=self.precision,
             audit_every=self.audit_every,
+            engine=self.engine,
         )
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchmdx.engines.cpu.engine import CompiledEngine
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.engine import CpuEngine
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.models.ensemble import Ensemble
@@ -25,6 +25,7 @@ from torchmdx.structures.system import Batch
 class StepState:
     """Structure, buffers, neighbour list, engine and graphs of a step, and the work of one evaluation.
 
+    engine_asked: the name of the engine that was asked for; None: the fastest.
     batch: the structure in the caller's order and frame. ordered: the same atoms in the order and frame of the
     buffers, which the engine sees. verdict: of the last audit. audit_owed: an audit must pass before the next result is
     returned. fell_back: the engine is the exact model, because the fast path failed an audit.
@@ -44,6 +45,7 @@ class StepState:
     search: EdgeSearch
     engine: Engine
     engine_why: str
+    engine_asked: str | None
     policy: GraphPolicy
     precision: str
     verdict: Verdict
@@ -63,7 +65,7 @@ class StepState:
         if self.device.type != "cpu":
             return None
         engines = self.engine.engines if isinstance(self.engine, EnsembleEngine) else [self.engine]
-        if all(isinstance(engine, (CompiledEngine, CompiledPriorEngine)) for engine in engines):
+        if all(isinstance(engine, (CpuEngine, CpuPriorEngine)) for engine in engines):
             return torch.get_num_threads()  # at most: these divide their work by size themselves
         return num_threads(self.search.capacity, exact=self.precision == "float64")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchmdx.engines.engine import Engine
-from torchmdx.engines.gpu.engine import KernelEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.structures.system import Batch
@@ -43,20 +43,20 @@ def launch_whole(
     For structures without periodic directions. ordered: the atoms as the engine sees them. moving: steps of dynamics
     instead of one evaluation.
     """
-    single = engine.model.one_launch if isinstance(engine, KernelEngine) else None
+    single = engine.model.one_launch if isinstance(engine, GpuEngine) else None
     if single is None or not single.serves_steps or kind not in TO_HOST:
         return False
     if moving is not None and single.moving_kernel is None:
         return False
     if search.skin > 0 or search.backend != "triton_brute_force" or buffers.stress_wanted or not buffers.direct:
         return False
-    assert isinstance(engine, KernelEngine)
+    assert isinstance(engine, GpuEngine)
     launch_step(engine, buffers, search, ordered, kind, moving)
     return True
 
 
 def launch_step(
-    engine: KernelEngine,
+    engine: GpuEngine,
     buffers: StepBuffers,
     search: EdgeSearch,
     ordered: Batch,

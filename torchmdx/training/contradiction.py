@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from torchmdx.datasets.references import composition
 from torchmdx.datasets.store import Store
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.report.energy_labels import EnergyLabels
 from torchmdx.report.hints import disagreement

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.source_state import changed, source_state
 from torchmdx.datasets.splits import Split, read_split, split
 from torchmdx.datasets.store import Store, is_isolated

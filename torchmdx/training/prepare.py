@@ -12,7 +12,7 @@ from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import composition, fit_references, isolated_energies
 from torchmdx.datasets.store import Store
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.model_card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.wording import signed

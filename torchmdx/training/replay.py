@@ -1,4 +1,4 @@
-"""Replay: frames of structures that the potential to fine-tune knows, beside the new ones in one store."""
+"""Replay: frames of structures that the potential to fine-tune knows, together with the new ones in one store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.blocks import Keys
-from torchmdx.datasets.convert import convert
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.reading import Reading
 from torchmdx.datasets.references import composition
@@ -23,7 +23,7 @@ from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.models.model_card import symbols
 from torchmdx.models.potential import Potential
-from torchmdx.report.predict import Predictor
+from torchmdx.report.predictor import Predictor
 from torchmdx.runtime.wording import counted
 from torchmdx.training.batches import Indices
 from torchmdx.training.config import Config

@@ -53,11 +53,14 @@ def train(
     _require_possible(config)
     if launched():
         return _worker(config, resume, interrupts, checked=False)
-    if resume:
-        warn_of_changes(config.data, Path(config.output.directory))
-    store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
-    config = with_data(config, store, parts, resume)
-    if config.training.devices * config.training.nodes > 1:
+    # Several nodes read at the same time, and the first process that they launch holds the directory.
+    with _locked(config, resume) if config.training.nodes == 1 else nullcontext():
+        if resume:
+            warn_of_changes(config.data, Path(config.output.directory))
+        store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
+        config = with_data(config, store, parts, resume)
+        if config.training.devices * config.training.nodes == 1:
+            return _members(config, resume, Group(), device, interrupts)
         # Errors once, before the launch.
         for one, place in places(config):
             potential = make_potential(one, store, parts["train"], DTYPES[config.training.precision])
@@ -65,10 +68,7 @@ def train(
         if interrupts.received is not None:
             print("torchmdx: stopped before the first epoch; the same command starts again", file=sys.stderr)
             return interrupts.status
-        status = launch(config.training, device, _worker, config, resume)
-    else:
-        status = _members(config, resume, Group(), device, interrupts)
-    return status
+    return launch(config.training, device, _worker, config, resume)
 
 
 def _device(config: Config) -> torch.device:
@@ -90,9 +90,10 @@ def _worker(config: Config, resume: bool, interrupts: Interrupts | None = None, 
             raise ValueError(
                 f"training.batch_size must be a multiple of the number of processes, {group.size}, got {batch_size}"
             )
-        store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
-        config = with_data(config, store, parts, resume or checked)
-        status = _members(config, resume, group, device, interrupts)
+        with nullcontext() if group.rank else _locked(config, resume):
+            store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
+            config = with_data(config, store, parts, resume or checked)
+            status = _members(config, resume, group, device, interrupts)
         failed = False
         return status
     finally:
@@ -100,14 +101,13 @@ def _worker(config: Config, resume: bool, interrupts: Interrupts | None = None, 
 
 
 def _members(config: Config, resume: bool, group: Group, device: torch.device, interrupts: Interrupts) -> int:
-    """Trains one potential, or the members of an ensemble, each in its own directory."""
-    with _locked(config, resume) if not group.rank else nullcontext():
-        for one, place in places(config):
-            if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
-                # The same in all processes, whichever of them received the signal.
-                return interrupts.status or 128 + signal.SIGTERM
-        if config.training.ensemble > 1 and not group.rank:
-            calibrate(config, device)
+    """Trains one potential, or the members of an ensemble, each in its own directory. Rank 0 holds the directory."""
+    for one, place in places(config):
+        if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
+            # The same in all processes, whichever of them received the signal.
+            return interrupts.status or 128 + signal.SIGTERM
+    if config.training.ensemble > 1 and not group.rank:
+        calibrate(config, device)
     return 0
 
 
@@ -177,11 +177,11 @@ def open_trainer(config: Config, resume: bool = False) -> Iterator[Trainer]:
         config = resumed(config, resume, ())
     device, directory = _device(config), Path(config.output.directory)
     _require_possible(config)
-    config = with_data(config, *_data(config, directory, resume, update=not resume), resume)
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(training.deterministic)
     try:
         with _locked(config, resume):
+            config = with_data(config, *_data(config, directory, resume, update=not resume), resume)
             trainer = _trainer(config, directory, resume, Group(), device)
             trainer.logs = _logs(config, trainer, directory, resume)
             try:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.plan import Network
-from torchmdx.evaluation.evaluate import Result, differentiate
+from torchmdx.evaluation.derivatives import Result, differentiate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory

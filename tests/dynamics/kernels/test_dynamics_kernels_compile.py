@@ -67,9 +67,9 @@ def test_kernels_compile_and_attempts_are_not_fused():
     found = {
         name: (int(fused), approximate) for name, fused, approximate in re.findall(r"(\w+) (\d+) (\w+)", result.stdout)
     }
-    steps = {"rescale_cell", "advance", "complete", "commit_cell", "commit_spread", "rescale"}
+    steps = {"rescale_cell", "advance", "advance_langevin", "complete", "commit_cell", "commit_spread", "rescale"}
     assert set(found) == steps | {"rank", "decide", "scale"}
-    assert found["advance"][0] > 0  # fusion is the default
+    assert found["advance_langevin"][0] > 0  # fusion is the default
     # Divisions of float64 are exact, and their own refinement consists of instructions below PTX.
     assert found["decide"] == (0, "False")
     assert found["scale"] == (0, "False")

@@ -1,4 +1,4 @@
-"""The kernels' random numbers and velocity rescaling against NumPy: on a GPU, and under Triton's interpreter."""
+"""The kernels' random numbers against NumPy: on a GPU, and under Triton's interpreter."""
 
 import numpy as np
 import pytest

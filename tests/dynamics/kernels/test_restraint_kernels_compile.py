@@ -62,4 +62,4 @@ def test_kernels_compile():
     result = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
     restrained = {"evaluate_terms", "add_terms", "rescale_cell", "commit_cell"}
-    assert set(result.stdout.split()) == {"advance", "complete", "rescale"} | restrained
+    assert set(result.stdout.split()) == {"advance", "advance_langevin", "complete", "rescale"} | restrained

@@ -6,17 +6,16 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from ase import Atoms
-from compiled_runs import LIMIT, assert_box_is_exact, assert_exact, batch_of, boxes, exact, relative, run
-from model_kinds import coulomb, zbl
+from compiled_runs import assert_box_is_exact, assert_exact, batch_of, boxes, exact, relative, run
+from model_kinds import coulomb
 
 import torchmdx
-from torchmdx import Batch, System, TensorNet2Config
+from torchmdx import TensorNet2Config
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.cpu import build
 from torchmdx.engines.cpu import engine as cpu_engine
-from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledEngine, CompiledTensorNet
-from torchmdx.engines.cpu.with_priors import CompiledPriorEngine
+from torchmdx.engines.cpu.engine import INSTRUCTIONS, CompiledTensorNet, CpuEngine
+from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -34,39 +33,6 @@ def charged() -> Potential:
             layer.filters[4].weight.mul_(4)
         made.scale.fill_(20.0)
     return made.eval().requires_grad_(False)
-
-
-def test_it_is_the_exact_model(charged, structure):
-    batch = batch_of(structure)
-    wanted = exact(charged, batch)
-    assert_exact(run(charged, batch), wanted)
-    assert_exact(run(charged, batch, skin=0.7, spare=33), wanted)
-
-
-def test_many_systems_of_any_size_with_charges(charged, ethanol, cation, crystal, slab):
-    empty = Atoms()
-    batch = batch_of(ethanol, empty, crystal, cation, Atoms("O"), slab, empty)
-    batch.charge[0] = -2.0
-    assert_exact(run(charged, batch), exact(charged, batch))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(num_layers=0),
-        dict(num_layers=1, group="SO(3)", num_charges=1),
-        dict(num_layers=3, num_channels=40, num_charges=17, radial_basis="gauss"),
-        dict(num_channels=2, num_head_layers=2, activation="ssp", charge_slack=1e-6),
-        dict(num_channels=24, activation="tanh", radial_basis="bessel"),
-        dict(activation="sigmoid", cutoff=3.1, num_charges=33),
-        dict(activation="mish", trainable_basis=True),
-    ],
-    ids=str,
-)
-def test_every_option(make_potential, options, cation, crystal):
-    potential, batch = make_potential(torch.float32, model="tensornet2", **options), batch_of(crystal, cation)
-    # Weights are random and large here: rounding to float32 weighs more than in a trained network.
-    assert_exact(run(potential, batch), exact(potential, batch), limit=3e-5)
 
 
 @boxes(5, 7)
@@ -119,44 +85,16 @@ def test_checkpoints_of_torchmdnet(data, name, ethanol, cation):
     potential = torchmdx.load(data / name, dtype=torch.float32)
     batch = batch_of(ethanol, cation)
     engine, _ = choose_engine(potential, batch, stress=True, precision="float32")
-    assert type(engine) in (CompiledEngine, CompiledPriorEngine)
+    assert type(engine) in (CpuEngine, CpuPriorEngine)
     wanted = exact(potential, batch)
     # Random weights: forces are small sums of large terms.
     assert relative(run(potential, batch, engine=engine).forces, wanted.forces) < 1e-5
 
 
-@pytest.mark.parametrize("priors", [[zbl], [coulomb], [zbl, coulomb]], ids=["zbl", "coulomb", "both"])
-def test_priors_and_their_gradient_in_the_charges(make_potential, priors, ethanol, crystal, slab):
-    potential = make_potential(torch.float32, model="tensornet2", priors=priors)
-    batch = batch_of(ethanol, crystal, slab)
-    engine, why = choose_engine(potential, batch, stress=True, precision="float32")
-    assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
-    edges = brute_force(batch, potential.search_cutoff(batch))
-    wanted = exact(potential, batch)
-    found = engine.run(batch.positions, batch.cell, edges)
-    assert relative(found.forces, wanted.forces) < 1e-5
-    assert float((found.energies - wanted.energies).abs().max()) < 1e-5 * float(wanted.energies.abs().max())
-    known = ~torch.isnan(wanted.stress)
-    assert relative(found.stress[known], wanted.stress[known]) < 5e-5
-    energies = found.energies.clone()
-    assert torch.equal(engine.run(batch.positions, batch.cell, edges, forces=False).energies, energies)
-    again = engine.run(batch.positions, batch.cell, edges)
-    assert torch.equal(again.forces, found.forces)
-
-
-def test_priors_of_no_atoms(make_potential):
-    potential = make_potential(torch.float32, model="tensornet2", priors=[coulomb])
-    batch = batch_of(Atoms())
-    engine, _ = choose_engine(potential, batch, stress=True, precision="float32")
-    found = engine.run(batch.positions, batch.cell, brute_force(batch, 5.0))
-    assert found.energy.tolist() == [0.0]
-    assert found.forces.shape == (0, 3)
-
-
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 def test_every_instruction_set_gives_the_same_numbers(charged, crystal, ethanol, instructions):
     batch = batch_of(crystal.repeat(2), ethanol)
-    engine = CompiledEngine(charged, batch, stress=True)
+    engine = CpuEngine(charged, batch, stress=True)
     engine.network = CompiledTensorNet(charged, batch.num_atoms, batch.num_systems, instructions)
     if engine.network.instructions != INSTRUCTIONS[instructions]:
         pytest.skip(f"this processor has no {instructions}")
@@ -169,7 +107,7 @@ def test_equal_bits_for_any_number_of_threads_and_any_memory(charged, crystal, m
     for threads, most in ((1, 2**30), (2, 2**30), (3, 0), (2, 0), (1, 2**30)):
         monkeypatch.setattr(cpu_engine, "MOST_KEPT_BYTES", most)
         torch.set_num_threads(threads)
-        engine = CompiledEngine(charged, batch, stress=True)
+        engine = CpuEngine(charged, batch, stress=True)
         results.append(run(charged, batch, engine=engine))
         assert engine.network.call.keep == (most > 0)
     for other in results[1:]:
@@ -178,42 +116,9 @@ def test_equal_bits_for_any_number_of_threads_and_any_memory(charged, crystal, m
         assert torch.equal(other.stress, results[0].stress)
 
 
-def test_energies_alone(charged, ethanol, crystal):
-    batch = batch_of(ethanol, crystal)
-    alone, both = run(charged, batch, forces=False), run(charged, batch)
-    assert torch.equal(alone.energies, both.energies)
-    assert torch.equal(alone.energy, both.energy)
-
-
-def test_positions_in_float64_far_from_the_origin(charged, ethanol):
-    wanted = exact(charged, batch_of(ethanol, dtype=torch.float64))
-    ethanol.positions += 3e4
-    batch = batch_of(ethanol, dtype=torch.float64)
-    assert relative(run(charged, batch).forces, wanted.forces) < LIMIT
-
-
-def test_atoms_at_one_place_or_at_nan_give_no_finite_energy(charged, ethanol):
-    for bad in (np.nan, ethanol.positions[1]):
-        batch = batch_of(ethanol)
-        edges = brute_force(batch, charged.cutoff)
-        batch.positions[0] = torch.as_tensor(bad)
-        engine = CompiledEngine(charged, batch, stress=False)
-        assert not torch.isfinite(engine.run(batch.positions, batch.cell, edges).energy).all()
-
-
-def test_charges_of_the_batch_at_each_run(charged, ethanol):
-    batch = Batch.from_systems([System.from_ase(ethanol, dtype=torch.float32)])
-    engine = CompiledEngine(charged, batch, stress=False)
-    before = run(charged, batch, engine=engine)
-    batch.charge.fill_(3.0)
-    after = run(charged, batch, engine=engine)
-    assert relative(after.forces, exact(charged, batch).forces) < LIMIT
-    assert relative(before.forces, after.forces.double()) > 1e-3
-
-
 def test_memory_is_that_of_the_edges_within_the_cutoff(charged, ethanol):
     batch = batch_of(ethanol)
-    engine = CompiledEngine(charged, batch, stress=True)
+    engine = CpuEngine(charged, batch, stress=True)
     first = run(charged, batch, engine=engine)
     size, spare = len(engine.network.scratch), 100_000
     wider = run(charged, batch, engine=engine, spare=spare)
@@ -225,7 +130,7 @@ def test_atoms_that_come_together_get_more_memory(charged, ethanol):
     far = ethanol.copy()
     far.positions *= 4
     batch = batch_of(far)
-    engine = CompiledEngine(charged, batch, stress=True)
+    engine = CpuEngine(charged, batch, stress=True)
     assert_exact(run(charged, batch, engine=engine), exact(charged, batch))
     few = engine.network.call.rows
     batch.positions.copy_(torch.as_tensor(ethanol.positions))

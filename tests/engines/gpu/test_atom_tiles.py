@@ -19,7 +19,7 @@ from torchmdx.engines.gpu import atom_tiles
 from torchmdx.engines.gpu.atom_tiles import TileChain, TileKernels
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, ByElements, Tiles
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.lammps.example import water
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime import cuda_source

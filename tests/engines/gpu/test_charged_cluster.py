@@ -13,7 +13,7 @@ from interpreter import DEVICE, INTERPRETED, needs_kernels
 from test_gpu_tensornet import batch_of, run, virial_of
 
 from torchmdx import Batch, CapturedStep, Potential, System, TensorNet2Config
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.neighbors.brute_force import brute_force
 

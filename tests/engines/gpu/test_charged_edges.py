@@ -11,7 +11,7 @@ from test_gpu_tensornet2 import assert_agrees, evaluated
 
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan.launch_sizes import TwoMaps
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 
 
 @needs_kernels

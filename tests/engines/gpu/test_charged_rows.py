@@ -12,11 +12,11 @@ from test_gpu_tensornet import CUTS, batch_of, run, virial_of
 from torchmdx import System
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.engines.gpu.with_priors import PriorKernelEngine
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.plan import Workload
 from torchmdx.engines.plan.kernels import MOST_ROWS
 from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, Tiles
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.structures.system import Batch
 
@@ -141,7 +141,7 @@ def test_coulomb_energies_stand_beside_them(make_kind, kind, charged):
     model = kernels_for(single)(single, priors=True)
     planned = model.planned
     model.planned = lambda work: planned(work, Tiles.choose(work.atoms))
-    engine = PriorKernelEngine(model, single, batch.to(DEVICE, torch.float32), stress=False)
+    engine = GpuPriorEngine(model, single, batch.to(DEVICE, torch.float32), stress=False)
     edges = brute_force(batch, single.search_cutoff(batch))
     engine.reserve(edges.capacity)
     found = engine.run(batch.positions.float(), batch.cell.float(), edges)

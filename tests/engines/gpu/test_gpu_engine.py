@@ -11,7 +11,7 @@ from ase.build import molecule
 from torchmdx import CapturedStep, Dynamics, System, evaluate, relax
 from torchmdx.engines.choose import planned_and_actual
 from torchmdx.engines.gpu import one_launch
-from torchmdx.engines.gpu.engine import KernelEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.kernels import MOST_ONE_LAUNCH
@@ -39,7 +39,7 @@ needs_hopper = pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the a
 
 def engine_of(potential, structure):
     batch = Batch.of(structure).to(potential.device)
-    return KernelEngine(potential, batch, stress=False, precision="float32")
+    return GpuEngine(potential, batch, stress=False, precision="float32")
 
 
 def on_h100(engine):
@@ -50,7 +50,7 @@ def on_h100(engine):
 
 @pytest.mark.parametrize("error", [CompileError("no NVRTC"), ValueError("no room")], ids=lambda e: type(e).__name__)
 def test_where_one_launch_cannot_be_had_the_engine_says_why(make_potential, ethanol, monkeypatch, caplog, error):
-    def refuse(model):
+    def refuse(model, *, virials):
         raise error
 
     monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)
@@ -69,7 +69,7 @@ def test_where_one_launch_cannot_be_had_the_engine_says_why(make_potential, etha
 
 
 def test_a_report_shows_what_was_planned_and_what_runs_instead(make_potential, ethanol, monkeypatch):
-    def refuse(model):
+    def refuse(model, *, virials):
         raise CompileError("no NVRTC")
 
     monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)

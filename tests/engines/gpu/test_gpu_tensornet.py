@@ -5,7 +5,6 @@ Kernels run on a GPU, or on the CPU under Triton's interpreter.
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
@@ -13,7 +12,7 @@ from interpreter import DEVICE, INTERPRETED, needs_kernels
 from torchmdx import System, TensorNetConfig, load
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.atom_order import curve_order
@@ -228,13 +227,6 @@ def test_half_precision_does_not_depend_on_the_size_of_numbers(make_potential, s
 
 
 @needs_kernels
-def test_a_list_with_a_skin_gives_the_same(make_potential, slab):
-    potential = make_potential(num_channels=16, num_layers=1, cutoff=3.0)
-    tight, loose = (run(potential, batch_of(slab), radius=r).forces.clone() for r in (3.0, 3.6))
-    torch.testing.assert_close(tight, loose, atol=1e-5, rtol=1e-5)
-
-
-@needs_kernels
 def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, chiral):
     potential = make_potential(num_channels=16, num_layers=3)
     fast = FastTensorNet(potential.to(DEVICE))
@@ -287,20 +279,6 @@ def test_atoms_that_coincide_have_no_energy_and_others_have(make_potential, cut,
     for values in (buffers.energies, buffers.forces.sum(-1)):
         assert not torch.isfinite(values[[1, 3]]).any()
         assert torch.isfinite(values[5:]).all()
-
-
-@needs_kernels
-def test_atoms_without_neighbours_and_empty_systems_have_energies(make_potential, chiral):
-    potential = make_potential(num_channels=16, num_layers=1).to(DEVICE)
-    empty = System.create(np.zeros((0, 3)), [])
-    lonely = System.create([[0.0, 0, 0]], [8])
-    batch = Batch.from_systems([empty, lonely, System.from_ase(chiral)]).to(DEVICE, torch.float32).to(DEVICE)
-    batch = batch.to(DEVICE, torch.float64)
-    found = run(potential, batch, virial=False)
-    exact = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
-    torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
-    torch.testing.assert_close(found.energy[1:], exact.energy[1:], atol=1e-5, rtol=1e-7)
-    assert (found.forces[0] == 0).all()
 
 
 @pytest.mark.gpu

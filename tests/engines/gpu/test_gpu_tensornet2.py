@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from charged_buffers import replanned, require_equal_bits
@@ -13,8 +12,7 @@ from torchmdx import System
 from torchmdx.engines.gpu import charge_buffers
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.evaluation.evaluate import evaluate
-from torchmdx.models.cutoff import cosine_cutoff
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.structures.system import Batch
 
@@ -61,21 +59,6 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])
 
 
-@pytest.mark.parametrize(
-    ("other", "values"),
-    [
-        (lambda r, cutoff: (1 - r / cutoff) ** 2, "0.975528 at 0.5 Å, got 0.81"),
-        (lambda r, cutoff: 0.5 * cosine_cutoff(r, cutoff), "1 at 0 Å, got 0.5"),
-    ],
-)
-def test_another_cutoff_function_of_the_model_is_refused(make_potential, other, values, monkeypatch):
-    pytest.importorskip("triton")
-    monkeypatch.setattr("torchmdx.engines.gpu.charged_weights.cosine_cutoff", other)
-    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, cutoff=5.0)
-    with pytest.raises(ValueError, match=rf"cutoff function must be cos²\(π r / 2 cutoff\) .*, which is {values}"):
-        FastTensorNet2(potential, bound=1.0)
-
-
 @needs_kernels
 @pytest.mark.parametrize("size", [1e-30, 1e-4, 1.0, 3e5])
 def test_parts_in_half_precision_hold_a_float(size):
@@ -117,13 +100,6 @@ def test_sums_over_parts_of_systems_are_the_same(make_potential, ethanol, cation
 
 
 @needs_kernels
-def test_a_list_with_a_skin_gives_the_same(make_potential, slab):
-    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, cutoff=3.0)
-    tight, loose = (evaluated(potential, batch_of(slab), radius=r).forces.clone() for r in (3.0, 3.6))
-    torch.testing.assert_close(tight, loose, atol=1e-5, rtol=1e-5)
-
-
-@needs_kernels
 def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, cation):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=3)
     fast = FastTensorNet2(potential.to(DEVICE))
@@ -140,30 +116,6 @@ def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_pote
     fast, batch = FastTensorNet2(potential.to(DEVICE)), batch_of(cation)
     first = evaluated(potential, batch, fast=fast, radius=potential.cutoff + 0.5)
     require_equal_bits(fast, first, batch, potential.cutoff + 0.5)
-
-
-@needs_kernels
-def test_a_position_that_is_not_a_number_reaches_the_energy(make_potential, chiral):
-    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1)
-    batch = batch_of(chiral)
-    edges = brute_force(batch, potential.cutoff)
-    fast = FastTensorNet2(potential.to(DEVICE))
-    fast.allocate(batch.num_atoms, 1, edges.capacity)
-    positions = batch.positions.float()
-    positions[2, 1] = float("nan")
-    inputs = (batch.atomic_numbers, batch.system_index, batch.cell.float(), batch.charge.float(), edges)
-    assert fast.run(positions, *inputs).energy.isnan().all()
-
-
-@needs_kernels
-def test_atoms_without_neighbours_and_empty_systems_have_energies(make_potential, chiral):
-    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1).to(DEVICE)
-    systems = [System.create(np.zeros((0, 3)), []), System.create([[0.0, 0, 0]], [8]), System.from_ase(chiral)]
-    batch = Batch.from_systems(systems).to(DEVICE, torch.float32).to(DEVICE, torch.float64)
-    found = evaluated(potential, batch, virial=False)
-    exact = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
-    torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
-    assert (found.forces[0] == 0).all()
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from domains import divide
 from interpreter import DEVICE, needs_kernels
 
 from torchmdx import Potential, System, TensorNetConfig, evaluate
-from torchmdx.engines.gpu.engine import KernelEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
 from torchmdx.neighbors.brute_force import brute_force
@@ -48,7 +48,7 @@ def test_parts_add_up_to_the_whole(settings, lean, monkeypatch):
         step.assign(part.positions, numbers, part.num_owned, cell, num_total=len(atoms), hops=part.hops)
         domain = step.step.ordered
         assert (np.diff(domain.within.tolist()) > 0).all()  # every layer leaves out some atoms
-        engine = KernelEngine(model, domain, stress=True, precision="float32")
+        engine = GpuEngine(model, domain, stress=True, precision="float32")
         edges = brute_force(domain, model.cutoff)
         engine.reserve(edges.capacity)
         assert (engine.model.buffers.present is not None) == (given["num_channels"] == 32)

@@ -1,43 +1,14 @@
-"""Fused kernels with priors beside them, against the exact model in float64."""
+"""Fused kernels with priors evaluated separately, against the exact model in float64."""
 
-import copy
-
-import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
-from model_kinds import kinds
 from test_gpu_tensornet import batch_of
 
-from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.engines.gpu.with_priors import PriorKernelEngine
-from torchmdx.evaluation.evaluate import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 
 # The interpreter takes a quarter of a minute for some; without charges all go the same way.
-PRIORS = ("zbl", "coulomb", "everything") + (("d2", "d3", "coulomb-cut") if DEVICE == "cuda" else ())
-
-
-@needs_kernels
-@pytest.mark.parametrize("kind", kinds(*PRIORS))
-def test_every_prior_stands_beside_the_kernels(make_kind, kind, ethanol, cation, slab):
-    single = copy.deepcopy(make_kind(kind, torch.float32)).to(DEVICE)
-    fast = kernels_for(single)
-    batch = batch_of(ethanol, cation, slab)
-    exact = evaluate(make_kind(kind).to(DEVICE), batch, stress=True)
-    engine = PriorKernelEngine(fast(single, priors=True), single, batch.to(DEVICE, torch.float32), stress=True)
-    found = brute_force(batch, single.search_cutoff(batch))
-    edges = brute_force(batch, single.search_cutoff(batch), capacity=found.capacity + 7)
-    engine.reserve(edges.capacity)
-    inputs = (batch.positions.float(), batch.cell.float(), edges)
-    outputs = engine.run(*inputs)
-    torch.testing.assert_close(outputs.energy, exact.energy, atol=1e-4, rtol=1e-6)
-    torch.testing.assert_close(outputs.energies, exact.energies, atol=1e-5, rtol=1e-6)
-    assert (outputs.forces - exact.forces).norm() < 1e-5 * exact.forces.norm()
-    assert (outputs.stress[2] - exact.stress[2]).norm() < 1e-4 * exact.stress[2].norm()
-    alone = engine.run(*inputs, forces=False)
-    torch.testing.assert_close(alone.energy, outputs.energy, atol=1e-5, rtol=1e-6)
-    assert not any(x.requires_grad for x in vars(outputs).values() if x is not None)
+PRIORS = ("zbl", "coulomb", "coulomb-ewald", "everything") + (("d2", "d3", "coulomb-cut") if DEVICE == "cuda" else ())
 
 
 @needs_kernels

@@ -6,13 +6,14 @@ import torch
 from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
+from torchmdx.engines import ops
 from torchmdx.engines.pairs.energy import differentiate_pairwise
 from torchmdx.engines.pairs.messages import Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.pair_list import PairList, at_ends, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products, RowScale, part_sums
 from torchmdx.engines.pairs.silu import activate_rows, derivative
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 
 CHANNELS = 3
 
@@ -113,13 +114,9 @@ def test_without_any_pair():
     assert (result.forces == 0).all()
 
 
-def loop_messages(pairs: PairList, f, x, g) -> torch.Tensor:
-    part = [0, 1, 1, 1, 2, 2, 2, 2, 2]
-    total = sum((f[-1, part[m]] * x[:, m] * g[:, m]).sum() for m in range(9))
-    for e in range(int(pairs.edges.num_edges)):
-        i, j, p = int(pairs.edges.target[e]), int(pairs.edges.source[e]), int(pairs.code[e]) // 2
-        total = total + sum((f[p, part[m]] * x[j, m] * g[i, m]).sum() for m in range(9))
-    return total
+def plain_messages(pairs: PairList, f, x, g) -> torch.Tensor:
+    edges = pairs.edges.trimmed()
+    return (ops.message(edges, f[pairs.code[: edges.capacity].long() // 2], f[-1:], x) * g).sum()
 
 
 def loop_surroundings(pairs: PairList, d, f, z, g) -> torch.Tensor:
@@ -181,7 +178,7 @@ def components(m):
 def number(name: str, pairs: PairList, *values) -> torch.Tensor:
     """The form itself, written another way."""
     if name == "messages":
-        return loop_messages(pairs, *values)
+        return plain_messages(pairs, *values)
     if name == "surroundings":
         return loop_surroundings(pairs, *values)
     a, b, h = values

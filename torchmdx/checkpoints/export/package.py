@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.checkpoints.export.program import INPUTS, exported_program, require_exportable
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force

@@ -33,7 +33,7 @@ def rescale_cell(
 ):  # fmt: skip
     """Ratio of √V, scale of lengths and trial cell of the next step: one program for each structure.
 
-    HELD as of `motion.rescale`; the kinetic part of the pressure is that of `Particles.kinetic_virial`.
+    HELD as of `bussi.rescale`; the kinetic part of the pressure is that of `Particles.kinetic_virial`.
     """
     if tl.load(CONTROL + 1) == 0:
         system = tl.program_id(0)

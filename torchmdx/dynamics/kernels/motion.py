@@ -1,4 +1,4 @@
-"""One step of the integrators on a GPU: before the evaluation, after it, and velocity rescaling.
+"""One step on a GPU: what all integrators share, before the evaluation and after it, and velocity Verlet.
 
 STATE holds what a run has committed, TRIAL what becomes of it if the evaluation is good. CONTROL is (step, halted).
 Once an evaluation is bad, halted is set and nothing changes any more, until the host has repaired the cause.
@@ -36,48 +36,53 @@ def normals(seed, atom, step, purpose: tl.constexpr = THERMOSTAT):
 
 
 @triton.jit
-def advance(
-    POSITIONS, VELOCITIES, FORCES, MOVED, FASTER, INVERSE_MASSES, SYSTEM, PLACE, SEEDS, THERMAL, CONSTANTS, SCALE,
-    CONTROL, num_atoms, LANGEVIN: tl.constexpr, SCALED: tl.constexpr, BLOCK: tl.constexpr,
+def kicked(VELOCITIES, FORCES, i, kick, mask):
+    """Velocities of atoms i after half a kick, by component."""
+    v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i, mask=mask, other=0.0)
+    v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0)
+    v1 += kick * tl.load(FORCES + 3 * i + 1, mask=mask, other=0.0)
+    v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0)
+    v2 += kick * tl.load(FORCES + 3 * i + 2, mask=mask, other=0.0)
+    return v0, v1, v2
+
+
+@triton.jit
+def store_trial(
+    POSITIONS, MOVED, FASTER, SYSTEM, SCALE, i, half, v0, v1, v2, w0, w1, w2, mask, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Trial positions MOVED and velocities FASTER, half a kick before those of the next step.
+    """Trial positions after half a timestep with velocities v and half a timestep with w, which are stored too.
 
     SCALED: with lengths scaled by SCALE [S], and velocities inversely.
     """
+    x0 = tl.load(POSITIONS + 3 * i, mask=mask, other=0.0) + half * (v0 + w0)
+    x1 = tl.load(POSITIONS + 3 * i + 1, mask=mask, other=0.0) + half * (v1 + w1)
+    x2 = tl.load(POSITIONS + 3 * i + 2, mask=mask, other=0.0) + half * (v2 + w2)
+    if SCALED:
+        factor = tl.load(SCALE + tl.load(SYSTEM + i, mask=mask, other=0), mask=mask, other=1.0)
+        x0, x1, x2 = factor * x0, factor * x1, factor * x2
+        w0, w1, w2 = w0 / factor, w1 / factor, w2 / factor
+    tl.store(MOVED + 3 * i, x0, mask=mask)
+    tl.store(MOVED + 3 * i + 1, x1, mask=mask)
+    tl.store(MOVED + 3 * i + 2, x2, mask=mask)
+    tl.store(FASTER + 3 * i, w0, mask=mask)
+    tl.store(FASTER + 3 * i + 1, w1, mask=mask)
+    tl.store(FASTER + 3 * i + 2, w2, mask=mask)
+
+
+@triton.jit
+def advance(
+    POSITIONS, VELOCITIES, FORCES, MOVED, FASTER, INVERSE_MASSES, SYSTEM, CONSTANTS, SCALE, CONTROL, num_atoms,
+    SCALED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Trial positions MOVED and velocities FASTER of velocity Verlet, half a kick before those of the next step."""
     if tl.load(CONTROL + 1) == 0:
         i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
         mask = i < num_atoms
         timestep, half_kick = tl.load(CONSTANTS), tl.load(CONSTANTS + 1)
-        inverse = tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
-        kick = half_kick * inverse
-        v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0) + kick * tl.load(FORCES + 3 * i, mask=mask, other=0.0)
-        v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0)
-        v1 += kick * tl.load(FORCES + 3 * i + 1, mask=mask, other=0.0)
-        v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0)
-        v2 += kick * tl.load(FORCES + 3 * i + 2, mask=mask, other=0.0)
-        w0, w1, w2 = v0, v1, v2
-        if LANGEVIN:
-            kept, lost = tl.load(CONSTANTS + 2), tl.load(CONSTANTS + 3)
-            system = tl.load(SYSTEM + i, mask=mask, other=0)
-            scale = lost * tl.sqrt(tl.load(THERMAL + system, mask=mask, other=0.0) * inverse)
-            place = tl.load(PLACE + i, mask=mask, other=0)
-            seed = tl.load(SEEDS + system, mask=mask, other=0)
-            z0, z1, z2 = normals(seed, place, tl.load(CONTROL) + 1)
-            w0, w1, w2 = kept * v0 + scale * z0, kept * v1 + scale * z1, kept * v2 + scale * z2
+        kick = half_kick * tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
+        v0, v1, v2 = kicked(VELOCITIES, FORCES, i, kick, mask)
         half = 0.5 * timestep
-        x0 = tl.load(POSITIONS + 3 * i, mask=mask, other=0.0) + half * (v0 + w0)
-        x1 = tl.load(POSITIONS + 3 * i + 1, mask=mask, other=0.0) + half * (v1 + w1)
-        x2 = tl.load(POSITIONS + 3 * i + 2, mask=mask, other=0.0) + half * (v2 + w2)
-        if SCALED:
-            factor = tl.load(SCALE + tl.load(SYSTEM + i, mask=mask, other=0), mask=mask, other=1.0)
-            x0, x1, x2 = factor * x0, factor * x1, factor * x2
-            w0, w1, w2 = w0 / factor, w1 / factor, w2 / factor
-        tl.store(MOVED + 3 * i, x0, mask=mask)
-        tl.store(MOVED + 3 * i + 1, x1, mask=mask)
-        tl.store(MOVED + 3 * i + 2, x2, mask=mask)
-        tl.store(FASTER + 3 * i, w0, mask=mask)
-        tl.store(FASTER + 3 * i + 1, w1, mask=mask)
-        tl.store(FASTER + 3 * i + 2, w2, mask=mask)
+        store_trial(POSITIONS, MOVED, FASTER, SYSTEM, SCALE, i, half, v0, v1, v2, v0, v1, v2, mask, SCALED)
 
 
 @triton.jit
@@ -124,56 +129,3 @@ def commit_spread(
             most = tl.maximum(most, tl.load(FORCE_SPREAD + i, mask=i < end, other=0.0))
         tl.store(ENERGY_SPREAD + system, tl.load(NEW_ENERGY_SPREAD + system))
         tl.store(LARGEST + system, tl.max(most, 0))
-
-
-@triton.jit
-def rescale(
-    VELOCITIES, MASSES, COUNTED, HELD, STARTS, FIRST, SEEDS, THERMAL, CONSTANTS, CONTROL, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Velocity rescaling after `complete`: one program for each structure. MASSES are 0 for frozen atoms.
-
-    HELD [S]: the inverse mass of structures whose drift is not thermal and is kept; 0 for others.
-    """
-    if tl.load(CONTROL + 1) == 0:
-        system = tl.program_id(0)
-        start, end = tl.load(STARTS + system), tl.load(STARTS + system + 1)
-        first, seed, step = tl.load(FIRST + system), tl.load(SEEDS + system), tl.load(CONTROL)
-        twice, others, single = (
-            tl.zeros((BLOCK,), tl.float64),
-            tl.zeros((BLOCK,), tl.float64),
-            tl.zeros((BLOCK,), tl.float64),
-        )
-        p0, p1, p2 = (
-            tl.zeros((BLOCK,), tl.float64),
-            tl.zeros((BLOCK,), tl.float64),
-            tl.zeros((BLOCK,), tl.float64),
-        )
-        for low in range(start, end, BLOCK):
-            i = (low + tl.arange(0, BLOCK)).to(tl.int64)
-            mask = i < end
-            v0 = tl.load(VELOCITIES + 3 * i, mask=mask, other=0.0)
-            v1 = tl.load(VELOCITIES + 3 * i + 1, mask=mask, other=0.0)
-            v2 = tl.load(VELOCITIES + 3 * i + 2, mask=mask, other=0.0)
-            mass = tl.load(MASSES + i, mask=mask, other=0.0)
-            twice += mass * (v0 * v0 + v1 * v1 + v2 * v2)
-            p0, p1, p2 = p0 + mass * v0, p1 + mass * v1, p2 + mass * v2
-            z0, z1, z2 = normals(seed + 0 * i, i - start, step)
-            others += tl.load(COUNTED + i, mask=mask, other=0.0) * (z0 * z0 + z1 * z1 + z2 * z2)
-            single += tl.where(i == first, z0, 0.0)
-        held = tl.load(HELD + system)
-        d0, d1, d2 = held * tl.sum(p0, 0), held * tl.sum(p1, 0), held * tl.sum(p2, 0)
-        drifting = d0 * tl.sum(p0, 0) + d1 * tl.sum(p1, 0) + d2 * tl.sum(p2, 0)
-        doubled, chosen = tl.sum(twice, 0) - drifting, tl.sum(single, 0)
-        kept = tl.load(CONSTANTS + 2)
-        ratio = (1 - kept) * tl.load(THERMAL + system) / tl.where(doubled > 0, doubled, 1.0)
-        square = kept + ratio * tl.sum(others, 0) + 2 * chosen * tl.sqrt(kept * ratio)
-        alpha = tl.sqrt(tl.maximum(square, 0.0))
-        alpha = tl.where(chosen * tl.sqrt(ratio) + tl.sqrt(kept) >= 0, alpha, -alpha)
-        alpha = tl.where(doubled > 0, alpha, 1.0)
-        for low in range(start, end, BLOCK):
-            i = (low + tl.arange(0, BLOCK)).to(tl.int64)
-            mask = i < end
-            for k in tl.static_range(3):
-                v = tl.load(VELOCITIES + 3 * i + k, mask=mask, other=0.0)
-                drift = d0 if k == 0 else d1 if k == 1 else d2
-                tl.store(VELOCITIES + 3 * i + k, drift + alpha * (v - drift), mask=mask)

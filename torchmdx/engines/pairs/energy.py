@@ -17,10 +17,10 @@ from torchmdx.engines.pairs.filters import through
 from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
-from torchmdx.evaluation.evaluate import EnergyParts, Result, differentiate_energy
+from torchmdx.evaluation.derivatives import EnergyParts, Result, differentiate_energy, strained_cell
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Geometry
+from torchmdx.models.priors.base import Geometry, Lattice
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.structures.system import Batch
@@ -39,7 +39,8 @@ def pairwise_energy(
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see `torchmdx.evaluation.evaluate.strained`.
+    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see
+        `torchmdx.evaluation.derivatives.strained`.
     near: pairs within the cutoff of the network, where priors have longer cutoffs; None: the network gets all pairs.
     """
     dtype = potential.dtype  # positions and cell may have a wider one: differences come before rounding
@@ -53,9 +54,9 @@ def pairwise_energy(
     outputs = _outputs(potential.head, found)
 
     def geometry() -> Geometry:
-        deformed = (positions if strain is None else strained_positions(positions, strain, batch)).to(dtype)
-        rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
-        return pair_geometry(rounded, pairs, vectors, deformed, channels)
+        deformed = positions if strain is None else strained_positions(positions, strain, batch)
+        rounded = replace(batch, positions=deformed.detach().to(dtype), cell=batch.cell.to(dtype))
+        return pair_geometry(rounded, pairs, vectors, Lattice(deformed, strained_cell(batch.cell, strain)), channels)
 
     energies = potential.assemble(outputs, batch, geometry)
     charges = None if channels is None else _conserved(potential.combined_charges(channels), batch)
@@ -80,7 +81,7 @@ def _conserved(charges: Tensor, batch: Batch) -> Tensor:
 
 
 def _dipoles(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluation.evaluate.dipole_moments`, with sums in a fixed order."""
+    """As `torchmdx.evaluation.derivatives.dipole_moments`, with sums in a fixed order."""
     positions, numbers = positions.double(), batch.atomic_numbers.double()
     columns = torch.cat([numbers[:, None] * positions, numbers[:, None]], dim=-1)
     sums = sum_rows(columns, batch.system_index, batch.num_systems)
@@ -91,7 +92,7 @@ def _dipoles(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluation.evaluate.strained_positions`, with a gradient that is summed in a fixed order."""
+    """As `torchmdx.evaluation.derivatives.strained_positions`, with a gradient that is summed in a fixed order."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 
@@ -108,7 +109,7 @@ def differentiate_pairwise(
     create_graph: bool = True,
     near: PairList | None = None,
 ) -> Result:
-    """As `torchmdx.evaluation.evaluate.differentiate`; reverse and near as in `pairwise_energy`."""
+    """As `torchmdx.evaluation.derivatives.differentiate`; reverse and near as in `pairwise_energy`."""
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
         symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2

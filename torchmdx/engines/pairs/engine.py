@@ -22,7 +22,7 @@ from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.structures.system import Batch
 
 
-class PairwiseEngine:
+class PairEngine:
     """The network that training uses, without gradients of weights: any TensorNet or TensorNet2, with any priors."""
 
     table_error = 0.0
@@ -31,7 +31,7 @@ class PairwiseEngine:
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"
         # Otherwise every backward pass would compute gradients of the weights.
-        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.batch, self.stress = batch, stress
         # If a prior has a longer cutoff than the network, the network gets its own list.
         cutoff = float(potential.config.cutoff)
@@ -62,7 +62,7 @@ class PairwiseEngine:
 
         The first run after `reserve` chooses the capacity. It reads the device and must not be captured.
         """
-        if self.near is None:
+        if self.near is None or not edges.capacity:
             return None
         if self.near.capacity is None:
             if shapes_are_fixed(batch.positions):

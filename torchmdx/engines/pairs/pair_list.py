@@ -52,7 +52,7 @@ class PairList:
     def vectors(self, positions: Tensor, cell: Tensor, system_index: Tensor, strain: Tensor | None = None) -> Tensor:
         """Vectors [P,3] of the first edges of pairs, differentiable in positions [N,3] and strain [S,3,3].
 
-        strain: symmetric, deforms every vector of its system; see `torchmdx.evaluation.evaluate.strained`.
+        strain: symmetric, deforms every vector of its system; see `torchmdx.evaluation.derivatives.strained`.
         """
         edges = self.edges
         between = at_ends(positions, self, -1.0, 1.0)
@@ -106,6 +106,11 @@ class _FromEnds(torch.autograd.Function):
 def at_ends(values: Tensor, pairs: PairList, at_target: float, at_source: float) -> Tensor:
     """[P,K]: at_target · values[target] + at_source · values[source] of each pair's first edge; zero where unused."""
     return _AtEnds.apply(values, pairs, at_target, at_source)
+
+
+def onto_ends(values: Tensor, pairs: PairList, at_target: float, at_source: float) -> Tensor:
+    """Sums [N,K] of the values [P,K] of pairs over the ends of each pair's first edge, times these factors."""
+    return _FromEnds.apply(values.contiguous(), pairs, at_target, at_source)
 
 
 class _TakeRows(torch.autograd.Function):

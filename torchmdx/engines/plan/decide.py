@@ -13,64 +13,26 @@ from typing import Any
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.kernels import KernelPlan, plan_kernels
 from torchmdx.engines.plan.machine import Machine
+from torchmdx.engines.plan.request import HEAD_KINDS, KINDS, Candidate, Network, Request
 from torchmdx.engines.plan.workload import Stage, Workload
-from torchmdx.models.energy_head import HEADS
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
-from torchmdx.models.tensornet import TensorNet, TensorNetConfig
-from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
+from torchmdx.models.priors.d2 import D2Config
+from torchmdx.models.priors.d3 import D3Config
+from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models.tensornet import TensorNetConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
 
 PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
-KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2"}
-HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
-FUSED, PAIRS, COMPILED, EXACT = "fused", "pairs", "C", "exact"
+WITHOUT_CHARGES = (ZBLConfig, D2Config, D3Config)  # of priors that need nothing of the network
+FUSED, PAIRS, COMPILED, EXACT = BUILT_IN = ("fused", "pairs", "C", "exact")
 SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
-
-
-@dataclass(frozen=True)
-class Network:
-    """What a potential computes with: the classes of its network and head by name, and the dtype of its weights.
-
-    A class derived from a TensorNet may compute something else, so that it has a name of its own.
-    """
-
-    kind: str
-    head: str = HEAD_KINDS[0]
-    dtype: str = "float32"
-
-    @classmethod
-    def of_config(cls, config: Any) -> Network:
-        """Of a potential made from a configuration."""
-        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2"}
-        head = HEADS.get(getattr(config, "head", "scalar"))
-        kind = kinds.get(type(config), type(config).__name__.removesuffix("Config"))
-        return cls(kind, HEAD_KINDS[0] if head is None else head.__name__)
-
-    @classmethod
-    def of(cls, potential: Any) -> Network:
-        """Of a potential as it is: parts of it may have been replaced."""
-        network, head = type(potential.network), type(potential.head)
-        kind = KINDS.get(network, network.__name__)
-        if network not in KINDS and kind in KINDS.values():
-            kind = f"{network.__module__}.{kind}"
-        named = head.__name__ if head in HEADS.values() else f"{head.__module__}.{head.__name__}"
-        named = named if named not in HEAD_KINDS or head in HEADS.values() else f"other {named}"
-        return cls(kind, named, str(potential.dtype).removeprefix("torch."))
-
-    @property
-    def is_built_in(self) -> bool:
-        return self.kind in KINDS.values()
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether engines/pairs supports it, with any priors."""
-        return self.is_built_in and self.head in HEAD_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """engine: FUSED, PAIRS, COMPILED or EXACT. kernels: of the fused engine.
+    """engine: FUSED, PAIRS, COMPILED, EXACT, or the name of a registered engine. kernels: of the fused engine.
 
     warning: why a network of a kind that has fused kernels does without them on a GPU.
     """
@@ -83,6 +45,11 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     kernels: KernelPlan | None = None
     warning: str | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the engine is from outside the package."""
+        return self.engine not in BUILT_IN
 
     @property
     def short(self) -> str:
@@ -117,27 +84,91 @@ def plan(
     precision: str,
     machine: Machine,
     network: Network | None = None,
+    *,
+    registered: Sequence[Candidate] = (),
+    engine: str | None = None,
 ) -> Plan:
     """What runs for a network with priors, for so much work, in this precision on this machine.
 
-    network: what the potential has, where that may differ from what its configuration says. Raises ValueError for a
-    precision that is unknown, or that no engine has for this network and machine.
+    network: what the potential has, where that may differ from what its configuration says. registered: engines from
+    outside the package; the first that serves is taken, except in float64. engine: the name of the only one that may
+    be taken. Raises ValueError for a precision that is unknown, or that no engine has for this network and machine, and
+    for an engine that is unknown or does not serve.
     """
     network = network or Network.of_config(config)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    found = Plan(engine=EXACT, why="float64 takes the exact model", precision=precision, machine=machine, work=work)
-    if precision == "float64":
+    request = Request(
+        config=config, priors=tuple(priors), work=work, precision=precision, machine=machine, network=network
+    )
+    if engine is not None:
+        return _named(engine, request, registered)
+    refused = []
+    for candidate in registered if precision != "float64" else ():
+        reason = candidate.why_not(request)
+        if reason is None:
+            return _registered(candidate, request, "it is registered, and serves")
+        refused.append(Stage(f"engine {candidate.name}", "not used", reason))
+    found = _built_in(request)
+    return replace(found, stages=(*found.stages, *refused))
+
+
+def _built_in(request: Request) -> Plan:
+    found = _empty(request, EXACT, "float64 takes the exact model")
+    if request.precision == "float64":
         return replace(found, stages=(_exact("the reference; fused kernels and C code have float32"),))
-    if machine.is_gpu:
-        return _on_gpu(found, network, config, priors)
-    return _on_cpu(found, network, config, priors)
+    on_device = _on_gpu if request.machine.is_gpu else _on_cpu
+    return on_device(found, request.network, request.config, request.priors)
+
+
+def _empty(request: Request, engine: str, why: str) -> Plan:
+    """A plan without stages."""
+    return Plan(engine=engine, why=why, precision=request.precision, machine=request.machine, work=request.work)
+
+
+def _registered(candidate: Candidate, request: Request, why: str) -> Plan:
+    stage = Stage("network", candidate.name, why, "an engine of the package")
+    return replace(_empty(request, candidate.name, f"registered engine {candidate.name}"), stages=(stage,))
+
+
+def require_known(engine: str | None, registered: Sequence[Candidate]) -> None:
+    """Raises ValueError for the name of an engine that is neither of the package nor registered."""
+    known = (*BUILT_IN, *(candidate.name for candidate in registered))
+    if engine is not None and engine not in known:
+        raise ValueError(f"engine must be one of {', '.join(known)}, got {engine!r}")
+
+
+def _named(engine: str, request: Request, registered: Sequence[Candidate]) -> Plan:
+    """The plan with an engine that was asked for by name."""
+    require_known(engine, registered)
+    others = {candidate.name: candidate for candidate in registered}
+    asked = "it was asked for by name"
+    reason: str | None = None
+    if engine in others:
+        reason = others[engine].why_not(request)
+        if reason is None:
+            return _registered(others[engine], request, asked)
+    elif engine in (EXACT, PAIRS) and request.precision in ON_KERNELS:
+        reason = f"its precision must be float32 or float64, got {request.precision}"
+    elif engine == EXACT:
+        return replace(_empty(request, EXACT, f"exact model: {asked}"), stages=(_exact(asked),))
+    elif engine == PAIRS and request.network.has_pairs:
+        stage = Stage("network", "pairs of atoms, by autograd", asked, "the exact model")
+        return replace(_empty(request, PAIRS, f"network of pairs: {asked}"), stages=(stage,))
+    else:
+        found = _built_in(request)
+        if found.engine == engine:
+            return found
+        reason = found.why
+    raise ValueError(f"engine {engine!r} can't evaluate this potential here: {reason}")
 
 
 def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None:
     """Why the fused kernels cannot evaluate a network; None if they can."""
     if not machine.triton:
         return "it needs triton, which is not installed"
+    if network.kind == "QET":
+        return "the charge equilibration of a QET has no fused kernels"
     if not network.is_built_in:
         wanted = "TensorNet2" if isinstance(config, TensorNet2Config) else "TensorNet"
         return f"its network must be a {wanted}, got {network.kind}"
@@ -147,7 +178,7 @@ def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None
 def why_not_compiled(network: Network, machine: Machine) -> str | None:
     """Why the C code cannot evaluate a network; None if it can."""
     if not network.is_built_in:
-        return f"its network must be a TensorNet or a TensorNet2, got a {network.kind}"
+        return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
     if network.head not in HEAD_KINDS:
         return f"its head must be a ScalarHead or a GatedHead, got a {network.head.rpartition('.')[2]}"
     if network.dtype != "float32":
@@ -160,7 +191,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
     if reason is None:
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
-        why = "fused kernels, and priors beside them" if priors else "fused kernels"
+        why = "fused kernels, priors separately" if priors else "fused kernels"
         kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=bool(priors))
         stages = (*kernels.stages, *_priors(priors, "Triton"), *_near(config, found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
@@ -175,9 +206,12 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         raise ValueError(f"precision {found.precision!r} needs a GPU, got a potential on the CPU")
     reason, machine = why_not_compiled(network, found.machine), found.machine
     if reason is None:
-        why = "network in C on the CPU, and priors beside it" if priors else "one call into C on the CPU"
+        why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"
         stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
+        if network.kind == "QET":
+            why = "features in C on the CPU, equilibration and head between the passes"
+            stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
     return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")
@@ -198,10 +232,19 @@ def _exact(why: str) -> Stage:
 def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
     """kernel: the language of the kernel for Coulomb energies; empty where there is none."""
     autograd, stages = "torch, by autograd", []
+    others = [prior for prior in priors if not (kernel and type(prior) is CoulombConfig)]
+    branch = kernel == "Triton" and all(type(prior) in WITHOUT_CHARGES for prior in others)
     for prior in priors:
-        direct = kernel and type(prior) is CoulombConfig
-        why = "it has a kernel of its own" if direct else "it has no kernel of its own"
-        stages.append(Stage(f"prior {prior.name}", kernel if direct else autograd, why, autograd if direct else ""))
+        name = f"prior {prior.name}"
+        if prior not in others:
+            stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
+        elif branch:
+            beside = "a branch beside the network"
+            stages.append(
+                Stage(name, f"{autograd}, {beside}", "it needs nothing of the network", "one after the other")
+            )
+        else:
+            stages.append(Stage(name, autograd, "it has no kernel of its own"))
     return stages
 
 

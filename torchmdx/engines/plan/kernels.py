@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.engines.plan import serves
-from torchmdx.engines.plan.clusters import SHARES, AtomClusters
+from torchmdx.engines.plan.clusters import SHARES, AtomClusters, ClusterNetwork
 from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, TILE_ATOMS, Tiles, launch_sizes
 from torchmdx.engines.plan.machine import Machine
 from torchmdx.engines.plan.padding import padded_charges, power_of_two
@@ -91,14 +91,16 @@ def _plain(
     single, single_stage = _one_launch(config, work, machine, priors)
     tiled, tiles_stage = _atom_tiles(config, work, precision, machine, chain)
     summed, sums_stage = _sums(work, tiles, chain)
-    stages = [stage, single_stage] if chain == ROWS else [stage, tiles_stage, sums_stage, _sent(sent)]
+    # Few atoms of a network that one program per atom does not serve may still fit into one launch.
+    single = single and (chain == ROWS or precision == "float32")
+    stages = [stage, single_stage] if chain == ROWS or single else [stage, tiles_stage, sums_stage, _sent(sent)]
     return KernelPlan(
         chain=chain,
         tiles=tiles,
         precision="float32" if chain == ROWS else precision,
         sent=sent,
         by_elements=summed,
-        one_launch=single and chain == ROWS,
+        one_launch=single,
         atom_tiles=tiled,
         stages=tuple(stages),
     )
@@ -156,20 +158,20 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
 
     if not machine.is_hopper:
         return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
+    if not machine.clusters:
+        return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
     if not 0 < work.atoms <= MOST_ONE_LAUNCH:
         return no(f"one launch is faster for 1 to {MOST_ONE_LAUNCH} atoms, got {work.atoms:,}")
     if (reason := serves.one_launch(config)) is not None:
         return no(reason)
     if priors:
         return no("priors are evaluated between the forward and the backward pass")
-    if work.stress or not work.forces:
-        return no("one launch computes energies with forces, and no stress")
     if not work.alone or work.domain:
         return no("other work may run at the same time, and its blocks wait for each other")
     if work.slots > serves.MOST_SLOTS:
         return no(f"one launch has numbers for {serves.MOST_SLOTS:,} edges, got {work.slots:,}")
     most = machine.most_clusters(SHARES)
-    found = AtomClusters.choose(work.atoms, most) if most else None
+    found = AtomClusters.choose(work.atoms, most, ClusterNetwork.of(config), work.slots) if most else None
     if found is None:
         return no(f"one launch has no room for {work.atoms} atoms in {most} clusters")
     return True, Stage("few atoms", single, f"{found.clusters} clusters of {SHARES} blocks run together", several)
@@ -212,7 +214,7 @@ def _sums(work: Workload, tiles: Tiles, chain: str) -> tuple[bool, Stage]:
 
 
 def _sent(sent: str) -> Stage:
-    why = "the precision asked for" if sent != "float32" else "precisions half and bfloat16 send fewer bytes"
+    why = "the requested precision" if sent != "float32" else "precisions half and bfloat16 send fewer bytes"
     return Stage("messages", sent, why, "float32" if sent != "float32" else "float16")
 
 

@@ -8,62 +8,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from torchmdx.evaluation.check_structures import Case, case_of
+from torchmdx.evaluation.checks import Check as Check
+from torchmdx.evaluation.checks import Conformance as Conformance
+from torchmdx.evaluation.checks import measured
 from torchmdx.evaluation.conformance import contract, geometry
-from torchmdx.evaluation.conformance.structures import Case, case_of
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.isolation import isolated
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: name, requirement (asks), error found, largest error allowed; why: the exception if it did not run."""
-
-    name: str
-    asks: str
-    error: float
-    allowed: float
-    why: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return not self.why and self.error <= self.allowed
-
-
-@dataclass(frozen=True)
-class Conformance:
-    """The result of all checks; as text, a table."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed."""
-        return tuple(check.name for check in self.checks if not check.passed)
-
-    def __str__(self) -> str:
-        lines = [f"{'check':<18}{'error':>10}{'allowed':>10}         requirement"]
-        for check in self.checks:
-            numbers = f"{'-':>10}" if check.why else f"{check.error:>10.1e}"
-            verdict = "ok  " if check.passed else "FAIL"
-            lines.append(f"{check.name:<18}{numbers}{check.allowed:>10.0e}   {verdict}  {check.asks}")
-            if check.why:
-                lines.append(f"{'':<18}{check.why}")
-        return "\n".join(lines)
-
-    def require(self) -> None:
-        """Raises ValueError, naming the checks, if any failed."""
-        if not self.passed:
-            raise ValueError(f"the potential must pass every conformance check, failed {', '.join(self.failed)}")
-
 
 # Name, requirement, largest error allowed, and the function that measures the error.
 SUITE: tuple[tuple[str, str, float, Callable[[Case], float]], ...] = (
@@ -104,17 +59,8 @@ def check(
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     exact = copy.deepcopy(potential).to(device="cpu", dtype=torch.float64).eval().requires_grad_(False)
-    checks = []
-    for name, asks, allowed, measure in SUITE:
-        if name == "reflection" and not reflections:
-            continue
-        error, why = float("nan"), ""
-        try:
-            error = measure(case_of(exact, torch.device(device)))
-        except Exception as raised:  # errors of the model belong in the table
-            why = f"{type(raised).__name__}: {str(raised).strip().splitlines()[0] if str(raised).strip() else ''}"
-        checks.append(Check(name, asks, error, allowed, why))
-    found = Conformance(tuple(checks))
+    suite = [entry for entry in SUITE if reflections or entry[0] != "reflection"]
+    found = measured("potential", suite, lambda: case_of(exact, torch.device(device)))
     if verbose:
         print(found)
     return found

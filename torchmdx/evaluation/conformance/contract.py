@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from torchmdx.checkpoints.save_load import load, save
-from torchmdx.evaluation.conformance.structures import Case, difference, largest
-from torchmdx.evaluation.evaluate import Result, differentiate, evaluate
+from torchmdx.evaluation.check_structures import Case, difference, largest
+from torchmdx.evaluation.derivatives import Result, differentiate, evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges, from_lists

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.conformance.structures import Case, difference, largest, with_positions
-from torchmdx.evaluation.evaluate import evaluate
+from torchmdx.evaluation.check_structures import Case, difference, largest, with_positions
+from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.structures.cell import volume

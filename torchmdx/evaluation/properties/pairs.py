@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.pairs.pair_list import PairList
-from torchmdx.evaluation.evaluate import require_apart
+from torchmdx.evaluation.derivatives import require_apart
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.edges import Edges

@@ -9,7 +9,7 @@ from pair_lists import CUTOFF, listed, systems
 from torchmdx import Batch, Potential, TensorNetConfig
 from torchmdx.engines.pairs import atom_functions
 from torchmdx.engines.pairs.energy import differentiate_pairwise
-from torchmdx.evaluation.evaluate import differentiate
+from torchmdx.evaluation.derivatives import differentiate
 
 
 @pytest.fixture

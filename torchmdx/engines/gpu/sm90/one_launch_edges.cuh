@@ -74,7 +74,7 @@ DEV void place_edges(Block &b)
     }
 }
 
-const double SAME_PLACE = 1e-4; // Å, that of torchmdx/evaluation/evaluate.py: the direction of shorter edges is NaN
+const double SAME_PLACE = 1e-4; // Å, that of torchmdx/evaluation/derivatives.py: the direction of shorter edges is NaN
 
 // Edge u along the vector v.
 DEV void put_edge(const Block &b, int u, const double *v, int source, int element)
@@ -185,7 +185,7 @@ template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, N
         const int u = some ? b.first_of(a) + 2 * (share + r * lanes_of(p)) + (b.lane >> 4) : 0;
         const int knot = u < end ? b.edges[u].knot : -1;
         const bool inside = knot >= 0;
-        near.at[r] = inside ? u : -1, near.source[r] = inside ? b.edges[u].source : b.first + a;
+        near.at[r] = inside ? u : -1, near.source[r] = inside && GATHERS ? b.edges[u].source : b.first + a;
         t[r] = inside ? b.edges[u].t : 0;
         if (PAIRS) near.pair[r] = b.as_target(a)[b.col] + p.sources[(inside ? b.edges[u].element : 0) * C + b.channel];
         rows[r] = read_row(table + (long long)max(knot, 0) * INTERVAL);
@@ -288,7 +288,7 @@ DEV void messages(const Block &b, int layer, const Near &near)
                 const Edge &e = b.edges[u];
                 float f[3];
                 filters_of<0>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, 0);
-                const N9 there = hear_one(b, p.y, layer, e.source);
+                const N9 there = hear_one(b, p.y, layer, GATHERS ? e.source : b.first + a);
                 add_message(m, f, there);
             }
         }
@@ -353,7 +353,7 @@ DEV void messages_gradient(const Block &b, int layer, const Near &near)
                 const Edge &e = b.edges[u];
                 float f[3], slope[3];
                 filters_of<1>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, slope);
-                const N9 there = hear_one(b, p.gm, layer, e.source);
+                const N9 there = hear_one(b, p.gm, layer, GATHERS ? e.source : b.first + a);
                 add_message(m, f, there);
                 along = along_edge(own, there, slope);
             }
@@ -464,42 +464,99 @@ DEV void take_back(const Block &b)
         }
 }
 
+// Forces on atoms and, where the kernel has virials, of each atom those of its edges: xx, yy, zz, xy, xz, yz.
 DEV void sum_forces(const Block &b)
 {
+    enum { NUMBERS = VIRIALS ? 9 : 3 };
     const Params &p = b.p;
     const int share = b.lane % SHARES, part = b.tid / SHARES;
     const float4 *half = p.half + (long long)share * p.told_slots;
 #pragma unroll 1
     for (int a = b.rank; a < b.atoms; a += SHARES) {
         const int i = b.first + a;
-        float x = 0, y = 0, z = 0;
+        float f[9] = {};
 #pragma unroll 1
         for (int u = b.first_of(a) + part; u < b.end_of(a); u += THREADS / SHARES) {
-            if (b.edges[u].knot < 0) continue;
-            const int j = b.edges[u].source, back = told_back_at(b, i, j, u);
+            const Edge &e = b.edges[u];
+            if (e.knot < 0) continue;
+            const int j = e.source, back = told_back_at(b, i, j, u);
             const float4 *const from[2] = {half + told_at(b, i, j, u), back < 0 ? 0 : half + back};
             float4 heard[2];
             hear(b, from, heard);
             const float4 h = heard[0], g = heard[1];
-            x += h.x - g.x, y += h.y - g.y, z += h.z - g.z;
+            f[0] += h.x - g.x, f[1] += h.y - g.y, f[2] += h.z - g.z;
+            if (VIRIALS) {
+                const float r = 1.0f / e.inverse, x = r * e.x, y = r * e.y, z = r * e.z;
+                f[3] += h.x * x, f[4] += h.y * y, f[5] += h.z * z;
+                f[6] += 0.5f * (h.x * y + h.y * x), f[7] += 0.5f * (h.x * z + h.z * x);
+                f[8] += 0.5f * (h.y * z + h.z * y);
+            }
         }
 #pragma unroll
-        for (int mask = 16; mask; mask >>= 1) x += exchange(x, mask), y += exchange(y, mask), z += exchange(z, mask);
+        for (int mask = 16; mask; mask >>= 1)
+#pragma unroll
+            for (int k = 0; k < NUMBERS; k++) f[k] += exchange(f[k], mask);
         float *sums = b.scratch;
         if (a >= SHARES) __syncthreads(); // the sums before have been read
-        if (b.lane == 0) sums[3 * b.warp] = x, sums[3 * b.warp + 1] = y, sums[3 * b.warp + 2] = z;
+        if (b.lane == 0)
+#pragma unroll
+            for (int k = 0; k < NUMBERS; k++) sums[NUMBERS * b.warp + k] = f[k];
         __syncthreads();
         if (b.warp == 0) {
             float sum = 0; // of one component by each lane
 #pragma unroll
-            for (int u = 0; u < WARPS; u++) sum += sums[3 * u + min(b.lane, 2)];
-            x = sum, y = exchange(sum, 1), z = exchange(sum, 2);
+            for (int u = 0; u < WARPS; u++) sum += sums[NUMBERS * u + min(b.lane, NUMBERS - 1)];
+#pragma unroll
+            for (int k = 0; k < NUMBERS; k++) f[k] = exchange(sum, k);
             if (b.lane) continue;
             if (makes_list(p))
-                tell(forces_told(b) + i, told(b, x, y, z));
+                tell(forces_told(b) + i, told(b, f[0], f[1], f[2]));
             else
-                p.forces[3LL * i] = x, p.forces[3LL * i + 1] = y, p.forces[3LL * i + 2] = z;
+                p.forces[3LL * i] = f[0], p.forces[3LL * i + 1] = f[1], p.forces[3LL * i + 2] = f[2];
+            if (VIRIALS)
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    tell(virials_told(b) + 2 * i + k, told(b, f[3 * k + 3], f[3 * k + 4],
+                                                           f[3 * k + 5]));
         }
+    }
+}
+
+// The virial of systems from `first` on, one by a warp, and the stress, not a number without a volume.
+DEV void sum_virials(const Block &b, int first, int step)
+{
+    const Params &p = b.p;
+#pragma unroll 1
+    for (int s = first; s < p.num_systems; s += step) {
+        double sum[6] = {};
+#pragma unroll 1
+        for (int i = b.lane; i < p.num_atoms; i += 32)
+            if (p.num_systems == 1 || p.system[i] == s) {
+                const float4 *const from[2] = {virials_told(b) + 2 * i, virials_told(b) + 2 * i + 1};
+                float4 heard[2];
+                hear(b, from, heard);
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    sum[3 * k] += heard[k].x, sum[3 * k + 1] += heard[k].y, sum[3 * k + 2] += heard[k].z;
+            }
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1)
+#pragma unroll
+            for (int k = 0; k < 6; k++) sum[k] += exchange(sum[k], mask);
+        double c[9];
+#pragma unroll
+        for (int k = 0; k < 9; k++) c[k] = wide_value(p.cell, p.wide_cell, 9LL * s + k);
+        const double volume = fabs((c[1] * c[5] - c[2] * c[4]) * c[6] + (c[2] * c[3] - c[0] * c[5]) * c[7] +
+                                   (c[0] * c[4] - c[1] * c[3]) * c[8]);
+        const double part = volume > 0 ? 1.0 / volume : __uint_as_float(0x7fc00000);
+        if (b.lane == 0)
+#pragma unroll
+            for (int k = 0; k < 9; k++) {
+                const int row = k / 3, column = k % 3;
+                const double value = sum[row == column ? row : row + column + 2]; // 01: 3, 02: 4, 12: 5
+                p.virial[9LL * s + k] = value;
+                if (p.stress) p.stress[9LL * s + k] = value * part;
+            }
     }
 }
 

@@ -1,6 +1,6 @@
 // Steps of dynamics inside the launch. Every block moves all atoms, since all of them hear all forces: it advances them,
 // works out the step with the others, and commits it, or halts with all others if it is bad. The equations are those of
-// torchmdx/dynamics/kernels/motion.py.
+// torchmdx/dynamics/integrators and torchmdx/dynamics/kernels.
 #pragma once
 #include "one_launch_step.cuh"
 
