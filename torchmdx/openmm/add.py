@@ -99,7 +99,7 @@ def add_potential(
     settings = ForceSettings(
         numbers, chosen, system.getNumParticles(), charge_of(system, chosen, charge), is_periodic, precision, mode,
         str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
-        spread_file and str(spread_file), 0.0, links, surroundings, tuple(several or ()), coulomb_cutoff,
+        str(spread_file) if spread_file else None, 0.0, links, surroundings, tuple(several or ()), coulomb_cutoff,
     )  # fmt: skip
     evaluator = _make_evaluator(potential, settings, energy_offset)
     warn_of_overlaps(system, evaluator)
