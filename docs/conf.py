@@ -61,10 +61,11 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (
         r"py:.*",
-        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row|restraints\.Restraint)",
+        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run\.files\.RunFiles|log\.LogRow|restraints\.Restraint)",
     ),
     (r"py:.*", r"torchmdx\.report\.page\.Section"),
-    (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.Frame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
     (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.integrators\.table\.Kind)"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),

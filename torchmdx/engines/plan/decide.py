@@ -17,11 +17,15 @@ from torchmdx.engines.plan.request import HEAD_KINDS, KINDS, Candidate, Network,
 from torchmdx.engines.plan.workload import Stage, Workload
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.d2 import D2Config
+from torchmdx.models.priors.d3 import D3Config
+from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 
 PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
+WITHOUT_CHARGES = (ZBLConfig, D2Config, D3Config)  # of priors that need nothing of the network
 FUSED, PAIRS, COMPILED, EXACT = BUILT_IN = ("fused", "pairs", "C", "exact")
 SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
 
@@ -228,10 +232,19 @@ def _exact(why: str) -> Stage:
 def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
     """kernel: the language of the kernel for Coulomb energies; empty where there is none."""
     autograd, stages = "torch, by autograd", []
+    others = [prior for prior in priors if not (kernel and type(prior) is CoulombConfig)]
+    branch = kernel == "Triton" and all(type(prior) in WITHOUT_CHARGES for prior in others)
     for prior in priors:
-        direct = kernel and type(prior) is CoulombConfig
-        why = "it has a kernel of its own" if direct else "it has no kernel of its own"
-        stages.append(Stage(f"prior {prior.name}", kernel if direct else autograd, why, autograd if direct else ""))
+        name = f"prior {prior.name}"
+        if prior not in others:
+            stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
+        elif branch:
+            beside = "a branch beside the network"
+            stages.append(
+                Stage(name, f"{autograd}, {beside}", "it needs nothing of the network", "one after the other")
+            )
+        else:
+            stages.append(Stage(name, autograd, "it has no kernel of its own"))
     return stages
 
 

@@ -1,6 +1,6 @@
-"""Searches that give pairs as arrays, and the frame in which they fill buffers; a cell list in C that fills them itself.
+"""Searches that give pairs as arrays, and the frame in which they fill buffers.
 
-The former are plain torch, vesin and torch-cluster.
+Searches are plain torch, vesin and torch-cluster; a cell list in C fills the buffers itself.
 """
 
 from torchmdx.neighbors.backends import cell_list, torch_cluster, vesin

@@ -11,7 +11,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import app, unit
 
-from torchmdx.dynamics.run.structure import read, with_heavy_hydrogens, write_structure
+from torchmdx.commands.md_openmm.structure import read, write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\
@@ -208,7 +208,7 @@ def test_velocities_and_fixed_atoms_of_a_crystal_follow_its_orientation(tmp_path
 
 def test_heavy_hydrogens_take_mass_from_bonded_atoms():
     dipeptide = read(PDB)
-    heavy = with_heavy_hydrogens(dipeptide, 3.0)
+    heavy = read(PDB, hydrogen_mass=3.0)
     assert heavy.masses.sum() == pytest.approx(dipeptide.masses.sum())
     hydrogens = dipeptide.atomic_numbers == 1
     assert heavy.masses[hydrogens] == pytest.approx(3.0)
@@ -218,11 +218,11 @@ def test_heavy_hydrogens_take_mass_from_bonded_atoms():
     with pytest.raises(
         ValueError, match="every heavy atom must keep at least the hydrogen mass of 5.0 amu, got 0.0.* for atom 1"
     ):
-        with_heavy_hydrogens(dipeptide, 5.0)
+        read(PDB, hydrogen_mass=5.0)
 
 
 def test_heavy_hydrogens_across_the_faces_of_a_box(waters):
     water = read(waters)
-    heavy = with_heavy_hydrogens(water, 2.0)
+    heavy = read(waters, hydrogen_mass=2.0)
     np.testing.assert_allclose(heavy.masses, [14.015, 2, 2, 14.015, 2, 2], atol=1e-3)
     np.testing.assert_array_equal(heavy.positions, water.positions)

@@ -13,8 +13,8 @@ import torch
 
 from torchmdx import Dynamics, System
 from torchmdx.dynamics.log import read_log
-from torchmdx.dynamics.recording import Recording, Unstable
-from torchmdx.dynamics.run_files import RunFiles
+from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.dynamics.run.recording import Recording, Unstable
 from torchmdx.report.view.dcd import open_dcd
 from torchmdx.step.results import NonFiniteError
 
@@ -123,7 +123,7 @@ def test_a_killed_process_leaves_files_to_continue_from(tmp_path):
         import sys, torch
         from ase.build import molecule
         from torchmdx import Dynamics, Potential, System, TensorNetConfig
-        from torchmdx.dynamics.recording import Recording
+        from torchmdx.dynamics.run.recording import Recording
         torch.manual_seed(0)
         potential = Potential(TensorNetConfig(num_layers=0, num_channels=4, num_radial=4))
         dynamics = Dynamics(potential, System.from_ase(molecule("CH4")), seed=1)
@@ -239,13 +239,13 @@ def test_a_failed_write_loses_nothing_of_the_same_recording(make, prefix, tmp_pa
     record(make(), prefix, 20)
     other = str(tmp_path / "other")
     with Recording.begin(make(), other, **INTERVALS) as recording:
-        for steps, method in ((5, recording.trajectories[1]._file.write), (7, recording.logs[1].write)):
+        for steps, method in ((5, recording.outputs.trajectories[1]._file.write), (7, recording.outputs.logs[1].write)):
             fail = FailingOnce(method)
             monkeypatch.setattr(method.__self__, "write", fail)
             with pytest.raises(OSError, match="No space left"):
                 recording.run(steps)
             assert fail.count
-        monkeypatch.setattr(recording.logs[0], "_file", partly := FullAfter(recording.logs[0]._file, 9))
+        monkeypatch.setattr(recording.outputs.logs[0], "_file", partly := FullAfter(recording.outputs.logs[0]._file, 9))
         with pytest.raises(OSError, match=r"other\.0\.log' could not be written \(No space left on device\)"):
             recording.run(7)
         partly.room = 10**6
@@ -299,7 +299,7 @@ def test_a_run_that_is_ahead_of_its_files_returns_to_them(make, prefix, tmp_path
 
     monkeypatch.setattr(dynamics, "snapshots", ahead)
     with Recording.begin(dynamics, other, **INTERVALS) as recording:
-        monkeypatch.setattr(recording.logs[0], "write", FailingOnce(recording.logs[0].write))
+        monkeypatch.setattr(recording.outputs.logs[0], "write", FailingOnce(recording.outputs.logs[0].write))
         with pytest.raises(OSError, match="No space left"):
             recording.run(8)
         assert dynamics.num_steps == 3
@@ -343,11 +343,11 @@ def test_on_a_gpu_nothing_is_lost_after_a_failed_write_and_an_interruption(
     other = str(tmp_path / "other")
     with Recording.begin(Dynamics(potential, systems, seed=3), other, **INTERVALS) as recording:
         monkeypatch.setattr(
-            recording.trajectories[1]._file, "write", FailingOnce(recording.trajectories[1]._file.write)
+            recording.outputs.trajectories[1]._file, "write", FailingOnce(recording.outputs.trajectories[1]._file.write)
         )
         with pytest.raises(OSError, match="No space left"):
             recording.run(100)
-        recording.run(100, interrupted=lambda: recording.rows[0].step >= 30)
+        recording.run(100, interrupted=lambda: recording.outputs.rows[0].step >= 30)
         assert recording.dynamics.num_steps < 100
         recording.run(200 - recording.dynamics.num_steps)
     assert contents(other) == contents(prefix)

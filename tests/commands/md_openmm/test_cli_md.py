@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ase import Atoms, units
 from dcd import read_dcd
-from runs import SAME_SEED, assert_same_run, md, rows
+from md_runs import SAME_SEED, assert_same_run, md, rows
 
 from torchmdx import Calculator
 from torchmdx.commands import cli
@@ -124,7 +124,7 @@ def test_npt_volume_of_an_ideal_gas(monkeypatch, folder, unplotted, barostat):
         system.addForce(force)
         return SimpleNamespace(transport="none", why="there are no forces", is_ensemble=False, spread=None)
 
-    monkeypatch.setattr("torchmdx.dynamics.run.simulation.add_potential", add_nothing)
+    monkeypatch.setattr("torchmdx.commands.md_openmm.simulation.add_potential", add_nothing)
     positions = np.random.default_rng(0).uniform(0, 10, (20, 3))
     ase.io.write("gas.xyz", Atoms("He20", positions, cell=[9.5] * 3, pbc=True), format="extxyz")
     Path("none.ckpt").touch()

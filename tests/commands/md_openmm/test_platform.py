@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
-from torchmdx.dynamics.run.platform import _properties
+from torchmdx.commands.md_openmm.platform import _properties
 from torchmdx.dynamics.run.settings import PotentialSettings
 
 

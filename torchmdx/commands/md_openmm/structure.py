@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from openmm import Vec3, app, unit
 
-from torchmdx.dynamics import particles
-from torchmdx.dynamics.run.motion import fixed_atoms, set_motion, stored_velocities, unread_velocities, with_masses
-from torchmdx.dynamics.run.orientation import Orientation, orientation_of
+from torchmdx.commands.md_openmm.orientation import Orientation, orientation_of
+from torchmdx.dynamics.particles import with_heavy_hydrogens
+from torchmdx.dynamics.run.motion import fixed_atoms, set_motion, stored_velocities, unread_velocities
 from torchmdx.structures.files import Record, pdb, read_record
 from torchmdx.structures.files.mmcif import is_mmcif
 from torchmdx.structures.files.read import CIF
@@ -33,8 +33,8 @@ class Structure:
 
     suffix: of a file format that keeps the residues and chains, for `write_structure`. charge: e, and a text on its
     origin. place: of a file with several structures, such as "frame 5 of 6". fixed [N]: atoms that do not move.
-    velocities [N,3] Å/fs: stored in the file. notes: what a user should know about the file. orientation: against the
-    file, None for files whose cell is as OpenMM needs it.
+    velocities [N,3] Å/fs: stored in the file; scaled: to other masses than those of the file. notes: what a user should
+    know about the file. orientation: against the file, None for files whose cell is as OpenMM needs it.
     """
 
     topology: app.Topology
@@ -48,6 +48,7 @@ class Structure:
     place: str = ""
     fixed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     velocities: Array | None = None
+    scaled: bool = False
     notes: tuple[str, ...] = ()
     orientation: Orientation | None = None
 
@@ -80,12 +81,14 @@ def read(
     charge: float | None = None,
     vacuum: bool = False,
     ignore_constraints: bool = False,
+    hydrogen_mass: float | None = None,
 ) -> Structure:
     """The structure at an index of a file; PDB and mmCIF keep residues and chains.
 
-    charge: in e; None: as for `charge_of`. vacuum: ignore the box of the file. ignore_constraints: fix no atoms. Raises
-    FileNotFoundError; ValueError for files that are unreadable, empty, without elements, or periodic in only one or two
-    directions, and for constraints that cannot be kept.
+    charge: in e; None: as for `charge_of`. vacuum: ignore the box of the file. ignore_constraints: fix no atoms.
+    hydrogen_mass: amu, as for `with_heavy_hydrogens`. Raises FileNotFoundError; ValueError for files that are
+    unreadable, empty, without elements, or periodic in only one or two directions, and for constraints that cannot be
+    kept.
     """
     record = read_record(path, index, charge)
     suffix = Path(path).suffix.lower()
@@ -102,22 +105,16 @@ def read(
                 f"the box of {path!r} must have at least {MIN_VOLUME_PER_ATOM:g} Å³ per atom for its "
                 f"{structure.num_atoms} atoms, got {volume:.3g} Å³ in total; --vacuum ignores the box"
             )
-    return structure
+    return structure if hydrogen_mass is None else _with_hydrogens_of(structure, hydrogen_mass)
 
 
-def with_heavy_hydrogens(structure: Structure, mass: float) -> Structure:
-    """The structure with bonded hydrogens of this mass, amu, taken from the atoms they are bonded to.
-
-    Velocities keep their temperature. Raises ValueError if such an atom would be left with less; see
-    `torchmdx.dynamics.particles.with_heavy_hydrogens`.
-    """
-    system = System.create(
-        structure.positions, structure.atomic_numbers, cell=structure.cell, pbc=structure.cell is not None
-    )
-    masses, velocities = particles.with_heavy_hydrogens(Batch.of(system), structure.masses, mass), structure.velocities
-    if velocities is not None:
-        velocities = with_masses(velocities, structure.masses, masses, structure.fixed)
-    return replace(structure, masses=masses, velocities=velocities)
+def _with_hydrogens_of(structure: Structure, mass: float) -> Structure:
+    """The structure with bonded hydrogens of this mass, amu."""
+    cell = structure.cell
+    batch = Batch.of(System.create(structure.positions, structure.atomic_numbers, cell=cell, pbc=cell is not None))
+    masses, velocities = with_heavy_hydrogens(batch, structure.masses, mass, structure.velocities, structure.fixed)
+    scaled = not np.array_equal(masses, structure.masses)
+    return replace(structure, masses=masses, velocities=velocities, scaled=scaled)
 
 
 def require_movable(structure: Structure, ensemble: str, file: str) -> None:

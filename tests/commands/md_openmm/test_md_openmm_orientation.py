@@ -9,7 +9,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 from openmm import Vec3, app, unit
 
 from torchmdx import Calculator
-from torchmdx.dynamics.run.orientation import orientation_of
+from torchmdx.commands.md_openmm.orientation import orientation_of
 
 
 @pytest.mark.parametrize("handedness", [1, -1])

@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.orientation import closed
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.structures.units import AMU_SI, PICOSECOND
 
 GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
@@ -22,11 +22,11 @@ def atoms_of(particles: Particles) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(particles.starts.tolist())]
 
 
-def frames_of(snapshot: Snapshot, pbc: NDArray[np.bool_]) -> list[Frame]:
+def frames_of(snapshot: Snapshot, pbc: NDArray[np.bool_]) -> list[TrajectoryFrame]:
     """A frame of each structure, with a cell where pbc [S,3] has a periodic direction."""
     kinetic, temperature = snapshot.kinetic_energy, snapshot.temperature
     return [
-        Frame(
+        TrajectoryFrame(
             positions=snapshot.positions[atoms],
             cell=closed(snapshot.cell[number], pbc[number], snapshot.positions[atoms]) if pbc[number].any() else None,
             velocities=snapshot.velocities[atoms],
@@ -43,12 +43,11 @@ def rows_of(
     snapshot: Snapshot,
     periodic: list[bool],
     *,
-    speed: float | None,
     exchange: bool,
     restrained: bool = False,
     ensemble: bool = False,
-) -> list[Row]:
-    """A log row of each structure. speed: ns/day; exchange: whether temperatures of thermostats move.
+) -> list[LogRow]:
+    """A log row of each structure, without speed. exchange: whether temperatures of thermostats move.
 
     ensemble: whether the potential is one, whose spreads the snapshot has.
     """
@@ -60,7 +59,7 @@ def rows_of(
     for number, has_cell in enumerate(periodic):
         volume = abs(float(np.linalg.det(snapshot.cell[number]))) if has_cell else None
         rows.append(
-            Row(
+            LogRow(
                 step=snapshot.step,
                 time=snapshot.time / PICOSECOND,
                 potential=float(snapshot.energy[number]),
@@ -68,7 +67,6 @@ def rows_of(
                 temperature=float(temperature[number]),
                 volume=volume,
                 density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
-                speed=speed,
                 spread=spreads[number] if ensemble else None,
                 pressure=float(snapshot.pressure[number]) if np.isfinite(snapshot.virial[number]) else None,
                 restraint=float(snapshot.restraint_energy[number]) if restrained else None,
@@ -76,16 +74,3 @@ def rows_of(
             )
         )
     return rows
-
-
-def lacking(step: int, every: int, written: list[int]) -> list[int]:
-    """The structures whose file lacks the entry of a step. written: entries in each file, of the steps 0, every, ...
-
-    Raises ValueError if a file lacks an earlier one.
-    """
-    if min(written) < step // every + (step % every > 0):
-        raise ValueError(
-            f"step {min(written) * every} is not recorded, but the dynamics is at step {step}: during "
-            "a Recording, only Recording.run may advance it"
-        )
-    return [number for number, count in enumerate(written) if step % every == 0 and count == step // every]

@@ -1,15 +1,49 @@
-"""Restoring a Context from an exact or a portable checkpoint, either of which may be damaged."""
+"""Checkpoints of OpenMM: an exact and a portable one, either of which may be damaged when a Context is restored."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import openmm
 
+from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.files import write_whole
+
 # Appended to the bytes of OpenMM, which reads damaged ones as numbers, or crashes.
 SEAL = b"\ntorchmdx SHA-256\n"
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state to restart from: a binary checkpoint of OpenMM for the same machine, and a State for any other."""
+
+    step: int
+    exact: bytes
+    state: openmm.State
+
+    @property
+    def portable(self) -> str:
+        return str(openmm.XmlSerializer.serialize(self.state))
+
+
+def write_checkpoint(files: RunFiles, checkpoint: Checkpoint) -> None:
+    """Replaces both files, each atomically: they stay complete even if the process is killed."""
+    write_whole(files.path(".xml"), checkpoint.portable.encode())
+    write_whole(files.path(".chk"), sealed(checkpoint.exact))
+
+
+def read_checkpoint(files: RunFiles) -> tuple[bytes | None, str | None]:
+    """The exact and the portable checkpoint, None for a missing one. Raises FileNotFoundError without either."""
+    exact, portable = files.path(".chk"), files.path(".xml")
+    if not (exact.is_file() or portable.is_file()):
+        raise FileNotFoundError(f"--restart needs a checkpoint, but {str(exact)!r} does not exist")
+    with naming(portable):
+        text = portable.read_text() if portable.is_file() else None
+    return exact.read_bytes() if exact.is_file() else None, text
 
 
 def sealed(exact: bytes) -> bytes:

@@ -7,7 +7,7 @@ import ase.io
 import numpy as np
 import pytest
 from dcd import read_dcd
-from runs import DYNAMICS, TINY, assert_refused, assert_same_run, md
+from md_runs import DYNAMICS, TINY, assert_refused, assert_same_run, md
 
 import torchmdx
 from torchmdx import Calculator, Ensemble

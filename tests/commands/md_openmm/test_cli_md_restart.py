@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dcd import read_dcd
-from runs import DYNAMICS, SAME_SEED, assert_refused, assert_same_run, md
+from md_runs import DYNAMICS, SAME_SEED, assert_refused, assert_same_run, md
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
+from torchmdx.commands.md_openmm import recorder as recorder_module
+from torchmdx.commands.md_openmm.recorder import Recorder
+from torchmdx.commands.md_openmm.simulation import Simulation
 from torchmdx.dynamics import trajectory
-from torchmdx.dynamics.log import Row, read_log
-from torchmdx.dynamics.run import recorder as recorder_module
-from torchmdx.dynamics.run.recorder import Recorder
-from torchmdx.dynamics.run.simulation import Simulation
+from torchmdx.dynamics.log import LogRow, read_log
+from torchmdx.dynamics.run import outputs
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import NonFiniteError
 
@@ -88,7 +89,7 @@ def test_files_ahead_of_the_checkpoint_are_truncated(monkeypatch, model, ethanol
 
 
 def test_checkpoints_at_wall_clock_intervals(monkeypatch, model, ethanol_file, unplotted):
-    monkeypatch.setattr(recorder_module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(outputs, "CHECKPOINT_SECONDS", 0.0)
     die_at(monkeypatch, 8, KeyError("as if killed"))
     with pytest.raises(KeyError):
         md(ethanol_file, model, "run", *DYNAMICS, "--steps", 20)
@@ -190,7 +191,7 @@ def test_a_failure_at_the_first_step_leaves_no_files(capsys, monkeypatch, model,
 def test_a_full_disk_is_explained_and_the_run_goes_on_later(capsys, monkeypatch, model, ethanol_file, unplotted, kind):
     options = ["--ensemble", "nve", *DYNAMICS, "--steps", 20, "--checkpoint-every", 4]
     assert md(ethanol_file, model, "whole", *options) == 0
-    module, name = {"dcd": (trajectory, "write_all"), "log": (Row, "text")}[kind]
+    module, name = {"dcd": (trajectory, "write_all"), "log": (LogRow, "text")}[kind]
     original, calls = getattr(module, name), []
 
     def full(*arguments):

@@ -4,59 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import openmm
 from numpy.typing import NDArray
 from openmm import unit
 
-from torchmdx.dynamics.log import Row, columns_of
+from torchmdx.commands.md_openmm.checkpoint import Checkpoint, restore
+from torchmdx.commands.md_openmm.platform import make_context
+from torchmdx.commands.md_openmm.structure import Structure
+from torchmdx.dynamics.integrators import Langevin, VelocityVerlet
+from torchmdx.dynamics.log import LogRow, columns_of
 from torchmdx.dynamics.particles import Particles
-from torchmdx.dynamics.run.platform import make_context
-from torchmdx.dynamics.run.restore import restore
-from torchmdx.dynamics.run.settings import Dynamics, PotentialSettings
-from torchmdx.dynamics.run.structure import Structure
+from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE
+from torchmdx.dynamics.run.recorded import GRAM_PER_CM3
+from torchmdx.dynamics.run.settings import RunSettings
 from torchmdx.openmm.add import add_potential
 from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
 from torchmdx.structures.system import Batch, System
-from torchmdx.structures.units import AMU_SI, KJ_PER_MOL, NANOMETER, PICOSECOND
+from torchmdx.structures.units import KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps
-GRAM_PER_CM3 = AMU_SI * 1e3 / 1e-24  # of 1 amu/Å³
 MAX_NAMED = 5
-MAX_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
 
 
 class SimulationError(StepError):
     """A simulation that cannot continue; the message has the step and, if known, the atoms."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A state to restart from: a binary checkpoint of OpenMM for the same machine, and a State for any other."""
-
-    step: int
-    exact: bytes
-    state: openmm.State
-
-    @property
-    def portable(self) -> str:
-        return str(openmm.XmlSerializer.serialize(self.state))
-
-
 class Simulation:
     """A structure in a Context with one thermodynamic ensemble. Energies eV, positions Å."""
 
-    def __init__(
-        self, structure: Structure, dynamics: Dynamics, potential_settings: PotentialSettings, seed: int
-    ) -> None:
-        self.structure, self.dynamics = structure, dynamics
-        self._seeds = _seeds(seed)
-        self.system, self.force = make_system(structure, dynamics, potential_settings, self._seeds["barostat"])
+    def __init__(self, structure: Structure, settings: RunSettings) -> None:
+        """settings: with a seed."""
+        assert settings.seed is not None
+        self.structure, self.settings, self._seeds = structure, settings, _seeds(settings.seed)
+        self.system, self.force = make_system(structure, settings, self._seeds["barostat"])
         self.context = make_context(
-            self.system, lambda: make_integrator(dynamics, self._seeds["thermostat"]), potential_settings
+            self.system, lambda: make_integrator(settings, self._seeds["thermostat"]), settings.potential
         )
         self.is_ensemble = self.force.is_ensemble
         self.particles = particles_of(structure)
@@ -102,7 +88,7 @@ class Simulation:
         The mean kinetic energy is then that of 3N - 3 degrees of freedom. With fixed atoms the centre of mass may move.
         """
         with self._guarded():
-            self.context.setVelocitiesToTemperature(self.dynamics.temperature, self._seeds["velocities"])
+            self.context.setVelocitiesToTemperature(self.settings.temperature, self._seeds["velocities"])
         velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
         self.context.setVelocities(self.particles.at_rest(velocities))
 
@@ -121,7 +107,7 @@ class Simulation:
         with self._guarded():
             self.context.getIntegrator().step(num_steps)
 
-    def measure(self) -> Row:
+    def measure(self) -> LogRow:
         """The log row of the current state, without speed. Raises SimulationError for an invalid state."""
         with self._guarded():
             # Requests forces, whose spread would otherwise be that of an earlier evaluation.
@@ -139,7 +125,7 @@ class Simulation:
             volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
             density = float(self.structure.masses.sum()) / volume * GRAM_PER_CM3
         spread = self.force.spread
-        return Row(
+        return LogRow(
             step=self.current_step,
             time=state.getTime().value_in_unit(unit.picosecond),
             potential=potential,
@@ -170,7 +156,7 @@ class Simulation:
     def _half_kick(self, state: openmm.State) -> NDArray[np.float64]:
         """What forces add to velocities [N,3] in half a timestep, nm/ps."""
         forces = state.getForces(asNumpy=True)._value  # kJ/mol/nm
-        found: NDArray[np.float64] = 0.5 * self.dynamics.timestep / PICOSECOND * forces / self.structure.masses[:, None]
+        found: NDArray[np.float64] = 0.5 * self.settings.timestep / PICOSECOND * forces / self.structure.masses[:, None]
         return found
 
     def checkpoint(self) -> Checkpoint:
@@ -201,7 +187,7 @@ class Simulation:
             raise SimulationError(
                 f"step {self.current_step}: energies must be finite, got {potential} eV at {temperature} K"
             )
-        if temperature > max(MAX_TEMPERATURE, 10 * self.dynamics.temperature):
+        if temperature > max(MOST_TEMPERATURE, 10 * self.settings.temperature):
             velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
             fastest = int(np.linalg.norm(velocities, axis=1).argmax())
             raise SimulationError(
@@ -218,14 +204,12 @@ class Simulation:
             raise SimulationError(f"step {self.current_step}: {error}") from error
 
 
-def make_system(
-    structure: Structure, dynamics: Dynamics, potential_settings: PotentialSettings, seed: int
-) -> tuple[openmm.System, PotentialForce]:
+def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple[openmm.System, PotentialForce]:
     """A system with the atoms, the potential, and the barostat if needed. seed: of the barostat.
 
     The system has no bonds, so the barostat scales atomic positions rather than those of rigid molecules.
     """
-    system = openmm.System()
+    system, chosen = openmm.System(), settings.potential
     for mass in np.where(structure.fixed, 0.0, structure.masses):  # OpenMM does not move particles without mass
         system.addParticle(mass)
     if structure.cell is not None:
@@ -233,22 +217,23 @@ def make_system(
     force = add_potential(
         system,
         structure.topology,
-        potential_settings.potential,
+        chosen.potential,
         charge=structure.charge,
-        transport=potential_settings.transport,
-        precision=potential_settings.precision,
-        device=potential_settings.device,
-        skin=potential_settings.skin,
-        audit_every=potential_settings.audit_every,
-        max_force_spread=potential_settings.max_force_spread,
-        spread_file=potential_settings.spread_file,
-        coulomb_cutoff=potential_settings.coulomb_cutoff,
+        transport=chosen.transport,
+        precision=chosen.precision,
+        device=chosen.device,
+        skin=chosen.skin,
+        audit_every=chosen.audit_every,
+        max_force_spread=chosen.max_force_spread,
+        spread_file=chosen.spread_file,
+        coulomb_cutoff=chosen.coulomb_cutoff,
+        coulomb=chosen.coulomb,
         periodic=structure.cell is not None,
     )
-    if dynamics.ensemble != "nve" and particles_of(structure).held.all():
+    if settings.ensemble != "nve" and particles_of(structure).held.all():
         system.addForce(openmm.CMMotionRemover())  # the thermostat would let the centre of mass diffuse
-    if dynamics.pressure is not None:
-        barostat = _barostat(dynamics, dynamics.pressure)
+    if settings.pressure is not None:
+        barostat = _barostat(settings, settings.pressure)
         barostat.setRandomNumberSeed(seed)
         system.addForce(barostat)
     return system, force
@@ -260,23 +245,25 @@ def particles_of(structure: Structure) -> Particles:
     return Particles.of(batch, structure.masses, structure.fixed, momentum_kept=True)
 
 
-def make_integrator(dynamics: Dynamics, seed: int) -> openmm.Integrator:
-    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) otherwise."""
-    timestep = dynamics.timestep / PICOSECOND
-    if dynamics.friction is None:
+def make_integrator(settings: RunSettings, seed: int) -> openmm.Integrator:
+    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) for NVT. Raises ValueError for others."""
+    timestep, chosen = settings.timestep / PICOSECOND, settings.integrator
+    if isinstance(chosen, VelocityVerlet):
         return openmm.VerletIntegrator(timestep)
-    integrator = openmm.LangevinMiddleIntegrator(dynamics.temperature, dynamics.friction, timestep)
+    if not isinstance(chosen, Langevin):
+        raise ValueError(f"--thermostat {chosen.name} needs --engine torchmdx, got it with --engine openmm")
+    integrator = openmm.LangevinMiddleIntegrator(settings.temperature, chosen.friction, timestep)
     integrator.setRandomNumberSeed(seed)
     return integrator
 
 
-def _barostat(dynamics: Dynamics, pressure: float) -> openmm.Force:
-    if dynamics.barostat == "anisotropic":
+def _barostat(settings: RunSettings, pressure: float) -> openmm.Force:
+    if settings.barostat == "anisotropic":
         pressures = openmm.Vec3(pressure, pressure, pressure) * unit.bar
         return openmm.MonteCarloAnisotropicBarostat(
-            pressures, dynamics.temperature * unit.kelvin, True, True, True, BAROSTAT_EVERY
+            pressures, settings.temperature * unit.kelvin, True, True, True, BAROSTAT_EVERY
         )
-    return openmm.MonteCarloBarostat(pressure * unit.bar, dynamics.temperature * unit.kelvin, BAROSTAT_EVERY)
+    return openmm.MonteCarloBarostat(pressure * unit.bar, settings.temperature * unit.kelvin, BAROSTAT_EVERY)
 
 
 def _seeds(seed: int) -> dict[str, int]:

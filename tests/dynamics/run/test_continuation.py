@@ -9,9 +9,9 @@ from ase.build import molecule
 from torchmdx import Dynamics, System
 from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.integrators import Bussi, Langevin
-from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.restraints import Distance
-from torchmdx.dynamics.run_settings import differences
+from torchmdx.dynamics.run.continuation import differences
+from torchmdx.dynamics.run.recording import Recording
 
 TINY = dict(num_layers=0, num_channels=4, num_radial=4, dtype=torch.float32)
 BOX = molecule("H2O", cell=[9, 9, 9], pbc=True)
@@ -93,7 +93,11 @@ def test_rounding_in_files_of_structures_does_not_count(make, tmp_path):
 
 
 def test_differences():
-    assert differences({"a": 1, "b": [1, 2]}, {"a": 1, "b": [1, 2]}) == []
-    assert differences({"a": 1}, {"a": 2, "c": 3}) == ["a 1, was 2", "c None, was 3"]
-    assert differences({"b": [1, 2, 3]}, {"b": [1, 5, 6]}) == ["b of structure 1 2, was 5"]
-    assert differences({"b": [1, 2]}, {"b": [1]}) == ["b [1, 2], was [1]"]
+    assert differences({"a": 1, "b": [1, 2]}, {"a": 1, "b": [1, 2]}) == ([], [])
+    assert differences({"a": 1}, {"a": 2, "c": 3}) == (["a 1, was 2", "c None, was 3"], [])
+    assert differences({"b": [1, 2, 3]}, {"b": [1, 5, 6]}) == (["b of structure 1 2, was 5"], [])
+    assert differences({"b": [1, 2]}, {"b": [1]}) == (["b [1, 2], was [1]"], [])
+    assert differences({"cell in Å": [[1], [2]]}, {"cell in Å": [[1], [3]]})[0] == [
+        "cell in Å [[1], [2]], was [[1], [3]]"
+    ]
+    assert differences({"formulas": ["H2"], "a": 1}, {"a": 1}) == ([], ["formulas"])

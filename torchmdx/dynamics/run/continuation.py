@@ -1,4 +1,4 @@
-"""The settings that a recorded run and its continuation share."""
+"""The settings that a run and its continuation share: those of a `Dynamics`, and how two runs differ."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.particles import Particles
-from torchmdx.dynamics.recorded import atoms_of
+from torchmdx.dynamics.run.recorded import atoms_of
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.models.digest import digest_of
 
-CELLS = "cells in Å"
+CELLS, CELL = "cells in Å", "cell in Å"  # of several structures, and of one in OpenMM
 DECIMALS = 6  # of cells, in Å: files of structures round more than memory does
 
 
@@ -46,27 +46,30 @@ def settings_of(dynamics: Dynamics, save_every: int, log_every: int, trajectory:
     }
 
 
-# Names that earlier versions did not write.
+# Names that earlier versions did not write, of either engine.
 ADDED = {
-    "potential (SHA-256)", "formulas", "masses in amu (least and greatest)", "frozen atoms", CELLS,
+    "potential (SHA-256)", "formulas", "masses in amu (least and greatest)", "frozen atoms", CELLS, CELL,
     "periodic directions", "temperatures in K",
 }  # fmt: skip
 
 
-def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+def differences(now: dict[str, Any], before: dict[str, Any]) -> tuple[list[str], list[str]]:
     """What differs between two runs, with both values; of lists the first structure. Missing values count as None.
 
-    Names of `ADDED` that `before` lacks are left out.
+    The second list holds names of `ADDED` that `before` lacks, which are not compared.
     """
     names = [*now, *(name for name in before if name not in now)]
-    compared = [name for name in names if name in before or name not in ADDED]
-    return [
-        _difference(name, now.get(name), before.get(name)) for name in compared if now.get(name) != before.get(name)
+    missing = [name for name in now if name in ADDED and name not in before]
+    found = [
+        _difference(name, now.get(name), before.get(name))
+        for name in names
+        if name not in missing and now.get(name) != before.get(name)
     ]
+    return found, missing
 
 
 def _difference(name: str, now: Any, before: Any) -> str:
-    if isinstance(now, list) and isinstance(before, list) and len(now) == len(before) > 0:
+    if name != CELL and isinstance(now, list) and isinstance(before, list) and len(now) == len(before) > 0:
         place = next(place for place, pair in enumerate(zip(now, before, strict=True)) if pair[0] != pair[1])
         where = f" of structure {place}" if len(now) > 1 else ""
         return f"{name}{where} {now[place]}, was {before[place]}"

@@ -8,7 +8,7 @@ import pytest
 from ase.build import molecule
 from ase.constraints import FixAtoms
 from dcd import read_dcd
-from runs import TINY, assert_refused, md
+from md_runs import TINY, assert_refused, md
 
 import torchmdx
 
@@ -49,9 +49,9 @@ def test_a_restart_with_other_settings_is_rejected(capsys, done, model, make_pot
         (file, model, ["--log-every", 2], "steps between log rows 2, was 3"),
         (file, "other.safetensors", [], "model (SHA-256) "),
         ("water.xyz", model, [], "formula H2O, was C2H6O"),
-        (file, model, ["--overwrite"], "--restart and --overwrite exclude each other"),
-        (file, model, ["--minimize"], "--minimize applies to the start of a run"),
-        (file, model, ["--velocities", "new"], "--velocities applies to the start of a run"),
+        (file, model, ["--overwrite"], "--restart continues a run, got it with --overwrite"),
+        (file, model, ["--minimize"], "--restart continues a run, got it with --minimize"),
+        (file, model, ["--velocities", "new"], "--restart continues a run, got it with --velocities"),
         ("fixed.xyz", model, [], "fixed atoms 0-1 4, was none"),
         (file, model, ["--steps", 8], "--restart needs more steps than the 8 completed, got 8"),
     ]
@@ -64,11 +64,11 @@ def test_a_restart_without_its_files_is_rejected(capsys, done):
     more = [*done[:-1], 20, "--restart"]
     cases = [
         ("run.log", "x\n", "'run.log' must be a log whose first line is 'step,time_ps,"),
-        ("run.log", None, "--restart continues 'run.log', which does not exist"),
+        ("run.log", None, "a restart continues 'run.log', which does not exist"),
         ("run.dcd", "x", "'run.dcd' must be a trajectory of 9 atoms"),
-        ("run.dcd", None, "--restart continues 'run.dcd', which does not exist"),
+        ("run.dcd", None, "a restart continues 'run.dcd', which does not exist"),
         ("run.json", "[]", "'run.json' must hold the settings of a run"),
-        ("run.json", '{"format": 7}', "'run.json' must have format 1, got 7"),
+        ("run.json", '{"format": 7}', "'run.json' must have format 1 of --engine openmm, got 7"),
         ("run.json", None, "but 'run.json' does not exist"),
     ]
     for name, content, words in cases:
@@ -113,11 +113,11 @@ def test_a_restart_without_its_files_is_rejected(capsys, done):
         (["--platform", "Abacus"], "--platform must be an available OpenMM platform (Reference, "),
         (["--device", "gpu"], "device must be cpu or cuda, got 'gpu'"),
         (["--model", "nowhere.ckpt"], "no checkpoint at 'nowhere.ckpt'"),
-        (["-o", "nowhere/run"], "--output must be in an existing directory, got 'nowhere/run': no nowhere"),
-        (["-o", "."], "--output must be a prefix of file names, got the directory '.'"),
+        (["-o", "nowhere/run"], "the output must be in an existing directory, got 'nowhere/run': no nowhere"),
+        (["-o", "."], "the output must be a prefix of file names, got the directory '.'"),
         (["--index", 4], "--index must be 0 or -1, for the one of 'ethanol.xyz', got 4"),
         (["--velocities", "file"], "--velocities file needs velocities in the file, got 'ethanol.xyz' without any"),
-        (["--restart"], "--restart needs the settings of the run, but 'run.json' does not exist"),
+        (["--restart"], "a restart needs the run's settings, but 'run.json' does not exist"),
     ],
 )
 def test_bad_options_are_refused(capsys, model, ethanol_file, options, words):
