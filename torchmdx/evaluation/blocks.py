@@ -68,10 +68,10 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
 
 
 def in_blocks(network: nn.Module) -> nn.Module | None:
-    """The same network in blocks, sharing its weights; None for networks of other classes."""
+    """The same network in blocks, sharing its weights; None for networks of other classes, and for one in blocks."""
     if type(network) is TensorNet:
         return BlockedTensorNet(network)
-    if type(network) is QET:
+    if type(network) is QET and type(network.tensornet) is TensorNet:
         return network.with_tensornet(BlockedTensorNet(network.tensornet))
     return BlockedTensorNet2(network) if type(network) is TensorNet2 else None
 
