@@ -172,10 +172,11 @@ def random_potential(
         )
         potential = Potential(config, [make() for make in priors])
         with torch.no_grad():
-            potential.network.embedding.filters.weight.mul_(2)
-            for part in potential.network.embedding.mix.parameters():
+            network = potential.network.tensornet if model == "qet" else potential.network
+            network.embedding.filters.weight.mul_(2)
+            for part in network.embedding.mix.parameters():
                 part.mul_(4)
-            for layer in potential.network.layers:
+            for layer in network.layers:
                 layer.filters[4].weight.mul_(6)
             potential.scale.fill_(1.7)
             potential.shift.fill_(-0.3)

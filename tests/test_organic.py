@@ -237,12 +237,11 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 @pytest.mark.nightly
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
-    from torchmdx.dynamics.run.structure import read as read_structure
-    from torchmdx.dynamics.run.structure import with_heavy_hydrogens
+    from torchmdx.commands.md_openmm.structure import read as read_structure
 
     pdb, atoms = dipeptide
     system = openmm.System()
-    for mass in with_heavy_hydrogens(read_structure(str(data / "alanine_dipeptide.pdb")), 3.0).masses:
+    for mass in read_structure(str(data / "alanine_dipeptide.pdb"), hydrogen_mass=3.0).masses:
         system.addParticle(mass)
     add_potential(system, pdb.topology, device="cpu")
     integrator = openmm.VerletIntegrator(0.002)

@@ -308,7 +308,10 @@ def test_bad_options(options, message):
 
 def test_what_can_not_be_divided_is_named():
     refused = [
-        (Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), "TensorNet2 conserves the charges"),
+        (
+            Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)),
+            "TensorNet2 conserves the charges",
+        ),
         (
             potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]),
             "the prior coulomb may depend on atoms at any",

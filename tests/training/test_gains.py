@@ -26,7 +26,8 @@ def test_both_sets_are_shown_beside_each_other():
     assert text[0].split() == ["held-out", "error", "of", "checkpoint", "fine-tuned"]
     assert text[2].split() == ["new", "frames", "(validation)", "forces", "250", "25.0", "meV/Å"]
     assert text[5:] == [
-        "gained 225 of 250 meV/Å in forces on the new frames (validation); gained 1.00 of 20.0 meV/Å in forces on the old frames"
+        "gained 225 of 250 meV/Å in forces on the new frames (validation); "
+        "gained 1.00 of 20.0 meV/Å in forces on the old frames"
     ]
 
 

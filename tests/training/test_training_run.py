@@ -376,6 +376,21 @@ def test_a_second_training_of_a_directory_is_refused(config, tmp_path, capsys):
     assert run(config, directory, "--resume", "--training.epochs", "2") == 0
 
 
+def test_a_directory_is_held_before_data_are_read(config, tmp_path, monkeypatch, capsys):
+    """Reading and converting may take hours, and writes to the directory."""
+    read, directory, tried = training_run.open_data, tmp_path / "run", []
+
+    def meanwhile(*given):
+        monkeypatch.undo()
+        tried.append(run(config, directory, "--training.epochs", "1"))
+        return read(*given)
+
+    monkeypatch.setattr(training_run, "open_data", meanwhile)
+    assert run(config, directory, "--training.epochs", "1") == 0
+    assert tried == [2]
+    assert "only one run at a time may write an output, and process " in capsys.readouterr().err
+
+
 def test_a_signal_while_data_are_read_leaves_a_state_to_resume(config, whole, tmp_path, monkeypatch):
     read, directory = training_run.open_data, tmp_path / "run"
 

@@ -51,6 +51,7 @@ def load(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Potential | Ensemble:
     """Loads a potential from a file or folder, or by its name.
 
@@ -58,8 +59,9 @@ def load(
 
     source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
     folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
-    expected hash of the file. coulomb_cutoff: Å, of the Coulomb energy of a potential with predicted or given charges,
-    for periodic systems, and for others if the potential truncates it there too; None: that of the file. Raises
+    expected hash of the file. coulomb: of a potential with predicted or given charges, "ewald" sums the Coulomb energy
+    of periodic systems over all images, "reaction_field" truncates it; None: as the file. coulomb_cutoff: Å, where it
+    is truncated, of systems that are not periodic too if the potential truncates there; None: that of the file. Raises
     FileNotFoundError for a missing file and ValueError, with the file and the reason, for a file that is damaged or is
     not a potential.
     """
@@ -67,10 +69,10 @@ def load(
         raise ValueError(f"sha256 needs a single file, got {source!r}")
     found = read_any(source, sha256=sha256)
     if isinstance(found, Reading):
-        return _ready(with_coulomb_cutoff_of_one(found.potential, coulomb_cutoff), dtype, device)
+        return _ready(with_coulomb_cutoff_of_one(found.potential, coulomb_cutoff, coulomb), dtype, device)
     if len(found) < 2 and isinstance(source, (str, Path, Source)):
         raise ValueError(f"an ensemble needs at least 2 potentials, got {len(found)} in {str(source)!r}")
-    readings = [with_coulomb_cutoff_of_one(reading.potential, coulomb_cutoff) for reading in found]
+    readings = [with_coulomb_cutoff_of_one(reading.potential, coulomb_cutoff, coulomb) for reading in found]
     potentials = [_ready(potential, dtype, device) for potential in readings]
     return Ensemble(potentials, [reading.report.source for reading in found])
 
@@ -83,9 +85,10 @@ def load_one(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Potential:
     """As `load`, but raises ValueError for an ensemble."""
-    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff)
+    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff, coulomb)
     return _ready(found, dtype, device)
 
 

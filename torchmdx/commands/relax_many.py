@@ -97,7 +97,8 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
     device = choose_device(options.device)
-    potential = prepare_potential(model_of(options), DTYPES[dtype], device, options.coulomb_cutoff)
+    treatment = (options.coulomb_cutoff, options.coulomb)
+    potential = prepare_potential(model_of(options), DTYPES[dtype], device, *treatment)
     return potential, settings, dtype
 
 

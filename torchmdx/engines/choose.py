@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from torchmdx.engines.cpu.engine import CpuEngine
+from torchmdx.engines.cpu.qet import CpuQETEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
@@ -24,6 +25,7 @@ from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
 
@@ -87,6 +89,8 @@ def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> En
         return GpuEngine(potential, batch, stress=stress, precision=found.precision)
     if found.engine == PAIRS:
         return PairEngine(potential, batch, stress=stress)
+    if found.engine == COMPILED and isinstance(potential.network, QET):
+        return CpuQETEngine(potential, batch, stress=stress)
     if found.engine == COMPILED:
         return (CpuPriorEngine if potential.prior_configs else CpuEngine)(potential, batch, stress=stress)
     return ExactEngine(potential, batch, stress=stress)

@@ -72,6 +72,7 @@ def create_mixed_system(
     spread_file: str | Path | None = None,
     energy_offset: float | unit.Quantity | str = 0.0,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
     name: str = "torchmdx",
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
@@ -94,14 +95,13 @@ def create_mixed_system(
     require_free_group(system, difference_group, force_group)
     factor = Factor.of(interpolate, difference_group)
     require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
-    choice = Choice(system, keep, replace)
-    parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
+    parts = _separate(system, topology, atoms, Choice(system, keep, replace), factor, remove_constraints, link_atoms)
     add_potential(
         parts.outside, topology, potential, parts.region, charge=charge_of(system, parts.region, charge),
         transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
         force_group=force_group, periodic=periodic, scale_parameter=interpolate or scale_parameter,
         max_force_spread=max_force_spread, spread_file=spread_file, energy_offset=energy_offset,
-        coulomb_cutoff=coulomb_cutoff, name=name, link_atoms=parts.links,
+        coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, name=name, link_atoms=parts.links,
         surroundings=take_charges(parts.outside, parts.region) if embedding == "electrostatic" else None,
     )  # fmt: skip
     return parts.outside if difference_group is None else _whole_with_difference(system, parts, difference_group)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
 OPTIONS = (
     "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
-    "spread_file", "energy_offset", "coulomb_cutoff", "name",
+    "spread_file", "energy_offset", "coulomb_cutoff", "coulomb", "name",
 )  # fmt: skip
 _PRECISIONS = {"single": "float32", "double": "float64"}  # names that other potentials of openmm-ml use
 

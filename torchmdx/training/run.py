@@ -52,11 +52,14 @@ def train(
     _require_possible(config)
     if launched():
         return _worker(config, resume, interrupts, checked=False)
-    if resume:
-        warn_of_changes(config.data, Path(config.output.directory))
-    store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
-    config = with_data(config, store, parts, resume)
-    if config.training.devices * config.training.nodes > 1:
+    # Several nodes read at the same time, and the first process that they launch holds the directory.
+    with _locked(config, resume) if config.training.nodes == 1 else nullcontext():
+        if resume:
+            warn_of_changes(config.data, Path(config.output.directory))
+        store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
+        config = with_data(config, store, parts, resume)
+        if config.training.devices * config.training.nodes == 1:
+            return _members(config, resume, Group(), device, interrupts)
         # Errors once, before the launch.
         for one, place in places(config):
             potential = make_potential(one, store, parts["train"], DTYPES[config.training.precision])
@@ -64,10 +67,7 @@ def train(
         if interrupts.received is not None:
             print("torchmdx: stopped before the first epoch; the same command starts again", file=sys.stderr)
             return interrupts.status
-        status = launch(config.training, device, _worker, config, resume)
-    else:
-        status = _members(config, resume, Group(), device, interrupts)
-    return status
+    return launch(config.training, device, _worker, config, resume)
 
 
 def _device(config: Config) -> torch.device:
@@ -89,9 +89,10 @@ def _worker(config: Config, resume: bool, interrupts: Interrupts | None = None, 
             raise ValueError(
                 f"training.batch_size must be a multiple of the number of processes, {group.size}, got {batch_size}"
             )
-        store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
-        config = with_data(config, store, parts, resume or checked)
-        status = _members(config, resume, group, device, interrupts)
+        with nullcontext() if group.rank else _locked(config, resume):
+            store, parts = _data(config, Path(config.output.directory), resume, update=not resume)
+            config = with_data(config, store, parts, resume or checked)
+            status = _members(config, resume, group, device, interrupts)
         failed = False
         return status
     finally:
@@ -99,12 +100,11 @@ def _worker(config: Config, resume: bool, interrupts: Interrupts | None = None, 
 
 
 def _members(config: Config, resume: bool, group: Group, device: torch.device, interrupts: Interrupts) -> int:
-    """Trains one potential, or the members of an ensemble, each in its own directory."""
-    with _locked(config, resume) if not group.rank else nullcontext():
-        for one, place in places(config):
-            if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
-                # The same in all processes, whichever of them received the signal.
-                return interrupts.status or 128 + signal.SIGTERM
+    """Trains one potential, or the members of an ensemble, each in its own directory. Rank 0 holds the directory."""
+    for one, place in places(config):
+        if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
+            # The same in all processes, whichever of them received the signal.
+            return interrupts.status or 128 + signal.SIGTERM
     return 0
 
 

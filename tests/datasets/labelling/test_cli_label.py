@@ -161,6 +161,30 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(number):
         toys.assert_labelled("out.xyz", wanted)
 
 
+def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monkeypatch):
+    from torchmdx.datasets.labelling.geometry import Geometry
+
+    wanted, make, read = toys.write_frames("a.xyz", 8), Geometry.from_ase, []
+
+    def slow(*given):
+        read.append(1)
+        if len(read) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return make(*given)
+
+    command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]
+    with monkeypatch.context() as patch:
+        patch.setattr(Geometry, "from_ase", slow)
+        assert label(*command) == 128 + signal.SIGTERM
+    assert len(read) == 3
+    out, err = capsys.readouterr()
+    assert "torchmdx: stopped by SIGTERM while it read; the same command starts again" in err
+    assert "frames labelled" not in out
+    assert sorted(os.listdir()) == ["a.xyz"]
+    assert label(*command) == 0
+    toys.assert_labelled("out.xyz", wanted)
+
+
 def test_a_second_run_of_the_same_output_is_refused(capsys):
     wanted = toys.write_frames("a.xyz", 8)
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]

@@ -42,9 +42,7 @@ CHARGED = {
 def pairwise(options):
     """Settings among which every two values of two options occur together: each is the one with most new pairs."""
     names = sorted(options)
-    left = {
-        ((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in options[a] for y in options[b]
-    }
+    left = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in options[a] for y in options[b]}
     found = []
     while left:
         chosen = dict(min(left, key=str))

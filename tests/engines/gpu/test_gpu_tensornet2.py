@@ -13,7 +13,6 @@ from torchmdx.engines.gpu import charge_buffers
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.evaluation.derivatives import evaluate
-from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.structures.system import Batch
 
@@ -58,21 +57,6 @@ def test_a_triclinic_crystal_agrees(make_potential, crystal):
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation):
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])
-
-
-@pytest.mark.parametrize(
-    ("other", "values"),
-    [
-        (lambda r, cutoff: (1 - r / cutoff) ** 2, "0.975528 at 0.5 Å, got 0.81"),
-        (lambda r, cutoff: 0.5 * cosine_cutoff(r, cutoff), "1 at 0 Å, got 0.5"),
-    ],
-)
-def test_another_cutoff_function_of_the_model_is_refused(make_potential, other, values, monkeypatch):
-    pytest.importorskip("triton")
-    monkeypatch.setattr("torchmdx.engines.gpu.charged_weights.cosine_cutoff", other)
-    potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, cutoff=5.0)
-    with pytest.raises(ValueError, match=rf"cutoff function must be cos²\(π r / 2 cutoff\) .*, which is {values}"):
-        FastTensorNet2(potential, bound=1.0)
 
 
 @needs_kernels

@@ -12,7 +12,7 @@ from torchmdx.models.activations import ACTIVATIONS
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from torchmdx.engines.gpu.triton import edge_geometry, nine, tf32_product  # noqa: E402
+from torchmdx.engines.gpu.triton import nine, tf32_product  # noqa: E402
 from torchmdx.engines.gpu.triton.activations import activate, slope  # noqa: E402
 from torchmdx.engines.gpu.triton.forces import sum_systems  # noqa: E402
 
@@ -175,25 +175,6 @@ def test_activations_and_their_slopes(name):
     activate_both_ways[(1,)](z, out, found, name, len(z))
     torch.testing.assert_close(out.double(), ACTIVATIONS[name]()(z.double()), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(found.double(), ops.slope(z.double(), name), atol=1e-6, rtol=1e-6)
-
-
-@triton.jit
-def cut_with_slope(STRETCH, OUT, SLOPE, cutoff, BLOCK: tl.constexpr):
-    e = tl.arange(0, BLOCK)
-    cut, slope = edge_geometry.cosine_cut(STRETCH, e, e < BLOCK, cutoff)
-    tl.store(OUT + e, cut)
-    tl.store(SLOPE + e, slope)
-
-
-def test_cutoff_function_and_its_slope():
-    r = torch.linspace(0.1, 4.9, 64, dtype=torch.float64).requires_grad_()
-    stretch = torch.stack([torch.ones(64), 1 / r.detach()], dim=1).float().to(DEVICE)
-    found, slope = torch.empty(64, device=DEVICE), torch.empty(64, device=DEVICE)
-    cut_with_slope[(1,)](stretch, found, slope, 5.0, 64)
-    value = edge_geometry.cosine_cut_at(r, 5.0)
-    (wanted,) = torch.autograd.grad(value.sum(), r)
-    torch.testing.assert_close(found.double().cpu(), value.detach(), atol=1e-6, rtol=0)
-    torch.testing.assert_close(slope.double().cpu(), wanted, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("counts", [[5], [0, 3, 0, 0, 2], [1, 40, 0, 7], [3000, 1500]], ids=str)

@@ -78,6 +78,13 @@ def test_an_atom_alone_has_none(make_potential):
     np.testing.assert_array_equal(hessian(make_potential(), System.from_ase(Atoms("H"))), np.zeros((3, 3)))
 
 
+@pytest.mark.parametrize("kind", kinds(*FEW, "qet"))
+def test_an_empty_structure_has_an_empty_one(make_kind, kind):
+    found = Calculator(make_kind(kind), dtype="float64", device="cpu").get_hessian(Atoms())
+    assert found.shape == (0, 0)
+    assert found.dtype == np.float64
+
+
 def test_inference_mode_and_disabled_gradients_do_not_matter(make_potential, crystal):
     potential, system = make_potential(), System.from_ase(crystal)
     expected = hessian(potential, system)

@@ -127,7 +127,7 @@ class AtomClusters:
 
     @property
     def constants(self) -> dict[str, int]:
-        """What a kernel for this division is compiled with; for many atoms, whose loops would be too long, the network."""
+        """Macros of a kernel for this division, for many atoms of the network alone: their loops would be too long."""
         division = {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.is_compiled else {}
         return {**division, **self.network.constants}
 

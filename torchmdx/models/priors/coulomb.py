@@ -44,8 +44,6 @@ class CoulombConfig(PriorConfig):
 
     name: ClassVar[str] = "coulomb"
     cutoff: float = 10.0
-    periodic: str = "reaction_field"
-    accuracy: float = 1e-5
     cut_in_vacuum: bool = False
     damping: float = 4.6
     switch: tuple[float, float] | None = None
@@ -53,6 +51,8 @@ class CoulombConfig(PriorConfig):
     dielectric: float = 78.3
     weights: tuple[float, ...] | None = None
     strength: float = COULOMB
+    periodic: str = "reaction_field"
+    accuracy: float = 1e-5
 
     def __post_init__(self) -> None:
         self._require_lengths("cutoff", "damping")
