@@ -63,6 +63,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run\.files\.RunFiles|log\.LogRow|restraints\.Restraint)",
     ),
+    (r"py:.*", r"torchmdx\.engines\.plan\.(request\.Network|workload\.Workload|machine\.Machine)"),
     (r"py:.*", r"torchmdx\.report\.page\.Section"),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
     (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
