@@ -67,7 +67,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.report\.page\.Section"),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
     (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
-    (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.integrators\.table\.Kind)"),
+    (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.(integrators\.table\.Kind|run\.outputs\.OutputSchedule))"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
     (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|Lattice|OpenPairPrior|Prior)|Frame"),

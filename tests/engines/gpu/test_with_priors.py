@@ -8,9 +8,6 @@ from test_gpu_tensornet import batch_of
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 
-# The interpreter takes a quarter of a minute for some; without charges all go the same way.
-PRIORS = ("zbl", "coulomb", "coulomb-ewald", "everything") + (("d2", "d3", "coulomb-cut") if DEVICE == "cuda" else ())
-
 
 @pytest.mark.nightly
 @needs_kernels

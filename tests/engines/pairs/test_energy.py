@@ -116,7 +116,9 @@ def test_without_any_pair():
 
 def plain_messages(pairs: PairList, f, x, g) -> torch.Tensor:
     edges = pairs.edges.trimmed()
-    return (ops.message(edges, f[pairs.code[: edges.capacity].long() // 2], f[-1:], x) * g).sum()
+    return (
+        ops.message(edges.target, f[pairs.code[: edges.capacity].long() // 2], f[-1:], x, x[edges.source]) * g
+    ).sum()
 
 
 def loop_surroundings(pairs: PairList, d, f, z, g) -> torch.Tensor:

@@ -164,7 +164,7 @@ def test_what_is_served():
 
 def plain_messages(pairs: PairList, f, x, g) -> torch.Tensor:
     edges = pairs.edges.trimmed()
-    return (ops.message(edges, f[: edges.capacity], f[pairs.edges.capacity :], x) * g).sum()
+    return (ops.message(edges.target, f[: edges.capacity], f[pairs.edges.capacity :], x, x[edges.source]) * g).sum()
 
 
 def message_arguments(pairs: PairList) -> list[torch.Tensor]:
