@@ -19,6 +19,7 @@ from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import geometry
 from torchmdx.models.interaction import Interaction, message, normalised
 from torchmdx.models.potential import Potential
+from torchmdx.models.qet import QET
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import from_direction, invariants, part_norms, to_components
@@ -49,7 +50,8 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     cannot be differentiated. Raises MemoryError, with an estimate, for more memory than the machine has available.
     """
     network = potential.network
-    if potential.device.type != "cpu" or type(network) not in (TensorNet, TensorNet2) or not edges.num_atoms:
+    made = in_blocks(network)
+    if potential.device.type != "cpu" or made is None or not edges.num_atoms:
         return potential
     num_edges, config = int(edges.row_ptr[-1]), potential.config
     of_a_number = config.num_channels * potential.dtype.itemsize
@@ -62,8 +64,16 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     # Two tensors of each layer, the first one, and their gradients.
     kept = 2 * 9 * (2 * config.num_layers + 1) * edges.num_atoms * of_a_number
     _require_memory(int(kept + BLOCK_BYTES), edges.num_atoms, potential.dtype)
-    made = BlockedTensorNet(network) if type(network) is TensorNet else BlockedTensorNet2(network)
     return potential.with_network(made)
+
+
+def in_blocks(network: nn.Module) -> nn.Module | None:
+    """The same network in blocks, sharing its weights; None for networks of other classes, and for one in blocks."""
+    if type(network) is TensorNet:
+        return BlockedTensorNet(network)
+    if type(network) is QET and type(network.tensornet) is TensorNet:
+        return network.with_tensornet(BlockedTensorNet(network.tensornet))
+    return BlockedTensorNet2(network) if type(network) is TensorNet2 else None
 
 
 def _require_memory(estimate: int, num_atoms: int, dtype: torch.dtype) -> None:
@@ -102,7 +112,7 @@ class BlockedTensorNet(nn.Module):
         return plan.run(lambda block, x: network.features(x), (x,), extent=self._extent(len(network.layers)))
 
     def _extent(self, layers: int) -> Extent:
-        """Which atoms are evaluated after so many layers, and which of these depend on the first atoms."""
+        """Which atoms are evaluated after a number of layers, and which of these depend on the first atoms."""
         if not self.within:
             return ALL
         return Extent(self.within[2 * len(self.network.layers) + 1 - layers], self.within[layers + 1])

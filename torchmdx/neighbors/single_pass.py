@@ -15,6 +15,7 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.grid import blocks, choose_grid, groups, tiles
 from torchmdx.neighbors.kernels import bin_pairs, bins, single_pass
 from torchmdx.neighbors.kernels.still_good import moved_too_far
+from torchmdx.structures.cell import complete
 from torchmdx.structures.system import Batch
 
 # Tiles per step of the look-back.
@@ -25,7 +26,9 @@ SCAN_BLOCK = 1024
 ROW_SCAN_BLOCK = 4096
 # Programs that divide work among themselves: enough for the largest GPU, few enough to end quickly when idle.
 MOST_PROGRAMS = 132 * 32
-# Tiles of up to so many systems are kept: a structure in a padded step is two, of a size that recurs.
+# Atoms of the largest system, and of all systems, up to which images of atoms are columns.
+FEW_ATOMS, FEW_IN_ALL = 128, 1024
+# Tiles of up to this number of systems are kept: a structure in a padded step is two, of a size that recurs.
 MOST_KEPT = 2
 # Edges that a program of `write_edges` writes at a time, its warps, and programs that write padding.
 SLOTS, WRITE_WARPS, PADDERS = 256, 2, 64
@@ -93,8 +96,12 @@ class OnePassBruteForce(OnePassSearch):
         self, batch: Batch, cutoff: float, skin: float, edges: Edges, sizes: tuple[int, int, int] | None = None
     ) -> None:
         super().__init__(batch, cutoff, skin, edges)
-        rows, columns, warps = sizes or self._sizes(max(self.counts), self.num_atoms)
-        self.sizes = dict(ROWS=rows, COLUMNS=columns, num_warps=warps)
+        largest = max(self.counts)
+        rows, columns, warps = sizes or self._sizes(largest, self.num_atoms)
+        many = few_with_images(batch, self.radius, largest)
+        if many and sizes is None:
+            rows, columns, warps = (1, 256, 4) if largest <= 8 else (1, 512, 8)
+        self.sizes = dict(ROWS=rows, COLUMNS=columns, IMAGES=many, num_warps=warps)
         # Systems of other sizes may need more tiles: each can leave one part-filled.
         number = triton.cdiv(self.num_atoms, rows) + len(self.counts)
         self.tiles = self._all_tiles(self.counts, number).to(self.device, copy=True)  # others may keep the same
@@ -128,6 +135,15 @@ class OnePassBruteForce(OnePassSearch):
             self.reference, self.reference_cell, self.limits, self.edges.capacity, len(self.tiles), self.num_atoms,
             TYPE=self.type, PADDERS=self.padders, WINDOW=WINDOW, SKIN=self.skin > 0, **self.sizes,
         )  # fmt: skip
+
+
+def few_with_images(batch: Batch, radius: float, largest: int) -> bool:
+    """Whether systems have few atoms, and one of them neighbours in several images: then columns are images."""
+    if largest > FEW_ATOMS or batch.num_atoms > FEW_IN_ALL or not bool(batch.pbc.any()):
+        return False
+    whole = complete(batch.cell.detach().double(), batch.pbc)
+    heights = 1 / torch.linalg.vector_norm(torch.linalg.inv_ex(whole)[0], dim=-2)  # between opposite faces of cells
+    return bool(((radius > heights / 2) & batch.pbc).any())
 
 
 @functools.lru_cache(maxsize=256)
@@ -175,7 +191,7 @@ class OnePassCellList(OnePassSearch):
 
     @staticmethod
     def _words(neighbours: float, columns: int, split: int) -> int:
-        """Words of 32 hits per lane, for a list with room for so many neighbours of an atom.
+        """Words of 32 hits per lane, for a list with room for a number of neighbours of an atom.
 
         The last of the passes along each of nine lines is part-filled. A fourth is added because density varies.
         """

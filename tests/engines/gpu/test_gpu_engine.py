@@ -50,7 +50,7 @@ def on_h100(engine):
 
 @pytest.mark.parametrize("error", [CompileError("no NVRTC"), ValueError("no room")], ids=lambda e: type(e).__name__)
 def test_where_one_launch_cannot_be_had_the_engine_says_why(make_potential, ethanol, monkeypatch, caplog, error):
-    def refuse(model):
+    def refuse(model, *, virials):
         raise error
 
     monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)
@@ -69,7 +69,7 @@ def test_where_one_launch_cannot_be_had_the_engine_says_why(make_potential, etha
 
 
 def test_a_report_shows_what_was_planned_and_what_runs_instead(make_potential, ethanol, monkeypatch):
-    def refuse(model):
+    def refuse(model, *, virials):
         raise CompileError("no NVRTC")
 
     monkeypatch.setattr(FastTensorNet, "use_one_launch", refuse)

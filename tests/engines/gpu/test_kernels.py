@@ -188,9 +188,14 @@ def test_sums_over_systems_of_any_sizes(counts):
     wanted = torch.stack([part.sum() + 0.7 * bool(len(part)) for part in energies.split(counts)])
     virial = torch.stack([part.double().sum(0) for part in virials.split(counts)])
     energy, strain = torch.empty_like(wanted), torch.empty_like(virial)
+    cell, stress = torch.randn(len(counts), 3, 3, generator=generator).to(DEVICE), torch.empty_like(virial)
+    cell[0] = 0
     sum_systems[(len(counts),)](
-        system, energies, shift, virials, energy, strain, total, VIRIAL=True, BLOCK=64, SEARCH=64
+        system, energies, shift, virials, energy, strain, cell, stress, total, VIRIAL=True, BLOCK=64, SEARCH=64
     )
     torch.testing.assert_close(energy, wanted)
+    volumes = torch.linalg.det(cell.double()).abs()[1:, None, None]
+    torch.testing.assert_close(stress[1:], ((virial + virial.mT) / 2)[1:] / volumes)
+    assert stress[0].isnan().all()
     torch.testing.assert_close(strain, (virial + virial.mT) / 2)
     torch.testing.assert_close(energies.sum(), wanted.sum())

@@ -69,17 +69,16 @@ def test_a_tensornet2(card, atoms, wanted, elsewhere):
 
 
 LIMITS = {
-    "stress": dict(stress=True),
-    "energies alone": dict(forces=False),
     "beside others": dict(alone=False),
     "many edges": dict(capacity=0x10000),
 }
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_one_launch_needs_forces_without_stress_and_the_whole_gpu(limit):
+def test_one_launch_needs_the_whole_gpu(limit):
     work = Workload(atoms=22, capacity=400)
-    assert planned(TensorNetConfig(), work, "H100").one_launch
+    for served in (work, replace(work, stress=True), replace(work, forces=False)):
+        assert planned(TensorNetConfig(), served, "H100").one_launch
     found = planned(TensorNetConfig(), replace(work, **LIMITS[limit]), "H100")
     assert named(found) == "rows"
     assert found.stages[1].otherwise == "one launch of CUDA C++"
@@ -89,9 +88,20 @@ def test_one_launch_leaves_out_priors_domains_and_chips_without_room():
     work, config = Workload(atoms=22, capacity=400), TensorNetConfig()
     assert not planned(config, work, "H100", priors=True).one_launch
     assert named(planned(config, replace(work, domain=True), "H100")) == "blocks"
-    part = replace(machine_named("H100"), multiprocessors=16, clusters=())
+    part = replace(machine_named("H100"), multiprocessors=16, clusters=((8, 2),))
     found = plan_kernels("TensorNet", config, replace(work, atoms=60), "float32", part)
     assert found.stages[1].why == "one launch has no room for 60 atoms in 2 clusters"
+
+
+def test_blocks_wait_for_each_other_only_on_cards_where_that_has_been_measured():
+    work, config = Workload(atoms=22, capacity=400), TensorNetConfig()
+    other = replace(machine_named("H100"), name="H20", multiprocessors=78, clusters=())
+    found = plan_kernels("TensorNet", config, work, "float32", other)
+    assert not found.one_launch
+    wanted = "its blocks wait for each other, which has been measured on an H100 and H200, not on H20"
+    assert found.stages[1].why == wanted
+    # Blocks that wait only for those of their own cluster, which the hardware starts together, run on all of them.
+    assert plan_kernels("TensorNet2", TensorNet2Config(), work, "float32", other).clusters is not None
 
 
 def test_sums_by_elements_need_few_elements_with_many_neighbours():
@@ -122,9 +132,12 @@ def test_precisions(precision, atoms, sent, used):
 
 
 def test_heads_and_layers_that_one_program_per_atom_does_not_have():
-    assert named(planned(TensorNetConfig(num_layers=0), 22, "H100")) == "blocks"
-    assert named(planned(TensorNetConfig(head="gated", num_head_layers=4), 22, "H100")) == "blocks"
-    assert named(planned(TensorNetConfig(head="gated"), 22, "H100")) == "rows"
+    shallow, deep = TensorNetConfig(num_layers=0), TensorNetConfig(head="gated", num_head_layers=4)
+    for config in (shallow, deep):
+        assert named(planned(config, 22, "A100")) == "blocks"
+        assert named(planned(config, 22, "H100")) == "blocks one_launch"
+        assert named(planned(config, 22, "H100", "tf32")) == "blocks"  # which one launch does not have
+    assert named(planned(TensorNetConfig(head="gated"), 22, "H100")) == "rows one_launch"
 
 
 def test_what_one_program_per_atom_of_a_tensornet2_does_not_have():

@@ -202,6 +202,7 @@ class Buffers:
     energy: Tensor  # [S] float64
     forces: Tensor  # [N,3]
     virial: Tensor  # [S,3,3] float64
+    stress: Tensor  # [S,3,3] float64, the virial by volume; not a number without a volume
     scratch: Scratch
     present: PresentElements | None = None  # of element_sums.py
 
@@ -214,6 +215,7 @@ class Buffers:
             energy=sizes.new(s, dtype=torch.float64),
             forces=sizes.new(n, 3),
             virial=sizes.new(s, 3, 3, dtype=torch.float64),
+            stress=sizes.new(s, 3, 3, dtype=torch.float64),
             scratch=Scratch.allocate(sizes),
             present=present,
         )
@@ -221,7 +223,7 @@ class Buffers:
     @property
     def num_bytes(self) -> int:
         """Device memory of all buffers."""
-        results = (self.energies, self.energy, self.forces, self.virial)
+        results = (self.energies, self.energy, self.forces, self.virial, self.stress)
         return sum(t.numel() * t.element_size() for t in (*results, *self.scratch.tensors()))
 
 

@@ -156,7 +156,7 @@ class ChargedClusters:
         edge_room = min(room, -(-slots // 4) * 4)
         self.shared_bytes = 4 * (floats + EDGE_FLOATS * edge_room)
         self.memory = {
-            "vectors": packing.pack_vectors(w),
+            "vectors": packing.pack_vectors(w, usual=True),
             "table": packing.pack_table(w.table),
             "stretch": w.stretch,
             "constants": w.head.constants,

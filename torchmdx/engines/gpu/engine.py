@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 
@@ -12,7 +13,6 @@ from torchmdx.engines.filter_table import table_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import Plan, Workload
-from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.edges import Edges
@@ -70,7 +70,8 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
         _take(model, model.use_tiles, "products with weights are launched one by one")
     if plan.one_launch:
         # Only the driver knows whether all blocks have room.
-        _take(model, model.use_one_launch, "few atoms are evaluated in several launches", ValueError)
+        use = functools.partial(model.use_one_launch, virials=stress)
+        _take(model, use, "few atoms are evaluated in several launches", ValueError)
 
 
 def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: type[Exception]) -> None:
@@ -145,5 +146,4 @@ class GpuEngine:
         batch = self.batch
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
         result = self.model.run(*inputs, forces=forces, virial=self.stress and forces, within=within_of(batch))
-        stress = per_volume(result.virial, cell) if self.stress else None
-        return Outputs(result.energy, result.energies, result.forces, stress)
+        return Outputs(result.energy, result.energies, result.forces, result.stress if self.stress else None)

@@ -3,14 +3,14 @@
     chain of few_atoms.py: embed → L x layer → L x layer_gradient → forces
     here:                  one kernel, whose blocks all run at the same time and wait for each other
 
-Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves the
-usual network (`serves.one_launch` of engines/plan), and energies with forces; for structures without periodic
-directions also a whole step, from coordinates to results (one_launch_step.cuh, `run_step`), or several steps of
-dynamics (one_launch_motion.cuh).
-Energies alone, virials, and evaluations with work between forward and backward pass take the chain.
+Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves most
+networks of up to CHANNELS channels (`serves.one_launch` of engines/plan): energies alone, or with forces and virials.
+For structures without periodic directions it also does a whole step, from coordinates to results (one_launch_step.cuh,
+`run_step`), or several steps of dynamics (one_launch_motion.cuh). Evaluations with work between forward and backward
+pass take the chain.
 
-For few atoms in a cluster the kernel is compiled with the numbers of its plan as constants; for steps of dynamics
-once more.
+The kernel is compiled for the network and, for few atoms in a cluster, for the numbers of its plan; for virials and for
+steps of dynamics once more.
 
 Blocks wait for blocks of other clusters, so all must run at the same time. They fit on the device, or there is no
 `AtomClusters`, and a cooperative launch starts them together. Should another program or stream keep some from starting
@@ -29,18 +29,18 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu.one_launch_weights import pack_matrices, pack_tables, pack_vectors
+from torchmdx.engines.gpu.one_launch_weights import pack_matrices, pack_tables, pack_vectors, widened
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import (
     CHANNELS,
     EDGE_FLOATS,
-    KEPT,
     MOST_SHARED_BYTES,
     OF_AN_ATOM,
     SHARES,
     THREADS,
     WARPS,
     AtomClusters,
+    ClusterNetwork,
 )
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
@@ -92,15 +92,17 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
     )
 
 
-def planned(num_atoms: int, device: torch.device) -> tuple[AtomClusters, ClusterKernel]:
+def planned(
+    num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, *, virials: bool = False
+) -> tuple[AtomClusters, ClusterKernel]:
     """The plan for so many atoms on a device, and its kernel. Raises ValueError if there is no room, and as `launcher`.
 
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
-    while (plan := AtomClusters.choose(num_atoms, most)) is not None:
-        kernel = launcher(device, tuple(plan.constants.items()))
+    while (plan := AtomClusters.choose(num_atoms, most, network, edges)) is not None:
+        kernel = launcher(device, tuple(plan.constants.items()) + (("VIRIALS_TOO", 1),) * virials)
         found = kernel.most_clusters(MOST_SHARED_BYTES)
         if plan.clusters <= found:
             return plan, kernel
@@ -118,8 +120,11 @@ class OneLaunch:
         plan: AtomClusters,
         kernel: Launcher,
         make_moving: Callable[[], Launcher] | None = None,
+        *,
+        virials: bool = False,
     ) -> None:
-        sizes, w = buffers.sizes, model.weights
+        sizes, w = buffers.sizes, widened(model.weights)
+        self.virials, layers = virials, len(w.layers)
         self.plan, self.kernel, self.buffers, self._make_moving = plan, kernel, buffers, make_moving
         n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
         steps = self.serves_steps
@@ -139,16 +144,17 @@ class OneLaunch:
             "shift": w.shift,
             "targets": w.targets,
             "sources": w.sources,
-            "y": new(2, n, 3, CHANNELS, 4),
-            "gm": new(2, n, 3, CHANNELS, 4),
+            "y": new(layers, n, 3, CHANNELS, 4),
+            "gm": new(layers, n, 3, CHANNELS, 4),
             "edges": new(SHARES, slots, 8),
             "pull": new(SHARES, slots),
             "back": new(slots, 4),
             "half": new(SHARES, told_slots, 4),
             "told_energies": new(2, n, 4),
             "told_forces": new(2, n, 4),
+            "told_virials": new(2, 2 * n, 4) if virials else None,
             "counters": new(3, dtype=torch.int64),
-            "kept": None if plan.keep else new(blocks, plan.per * KEPT),
+            "kept": None if plan.keep else new(blocks, plan.per * plan.network.kept),
         }
         table = self.memory["table"]
         assert table is not None
@@ -161,20 +167,22 @@ class OneLaunch:
         self.epsilons = model.epsilons
 
     @classmethod
-    def made(cls, model: FastTensorNet, buffers: Buffers) -> OneLaunch:
+    def made(cls, model: FastTensorNet, buffers: Buffers, *, virials: bool = False) -> OneLaunch:
         """The kernel for a model and these buffers. Raises ValueError if it does not serve them, as `launcher` does."""
         sizes = buffers.sizes
         if model.network_type is not TensorNet:
             raise ValueError(f"one launch needs a TensorNet, got {model.network_type.__name__}")
         if (reason := serves.one_launch(model.config)) is not None:
             raise ValueError(f"one launch does not serve this network: {reason}")
-        if sizes.device.type != "cuda" or not sizes.with_forces or not sizes.num_atoms:
-            raise ValueError(f"one launch needs atoms on a GPU and buffers for forces, got {sizes.num_atoms} atoms")
+        if sizes.device.type != "cuda" or not sizes.num_atoms:
+            raise ValueError(f"one launch needs atoms on a GPU, got {sizes.num_atoms} on {sizes.device.type}")
         if sizes.slots > serves.MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {serves.MOST_SLOTS} edges, got {sizes.slots}")
-        plan, kernel = planned(sizes.num_atoms, sizes.device)
+        network = ClusterNetwork.of(model.config)
+        plan, kernel = planned(sizes.num_atoms, sizes.slots, network, sizes.device, virials=virials)
         constants = tuple(plan.constants_of_steps(sizes.num_atoms).items())
-        return cls(model, buffers, plan, kernel, functools.partial(launcher, sizes.device, constants))
+        moving = functools.partial(launcher, sizes.device, constants)
+        return cls(model, buffers, plan, kernel, moving, virials=virials)
 
     @functools.cached_property
     def moving_kernel(self) -> Launcher | None:
@@ -205,10 +213,18 @@ class OneLaunch:
         return n <= MOST_IN_STEP and per < WARPS and 16 * n + 4 <= per * 3 * CHANNELS and fits
 
     def run(
-        self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
+        self,
+        positions: Tensor,
+        numbers: Tensor,
+        system: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        *,
+        forces: bool = True,
     ) -> None:
-        """Computes energies and forces into the buffers: one launch on the current stream."""
-        self._launch(positions, numbers, system, cell, charge, edges, {}, {})
+        """Computes energies into the buffers, and forces and virials if wanted: one launch on the current stream."""
+        self._launch(positions, numbers, system, cell, charge, edges, {} if forces else {"forces": None}, {})
 
     def run_step(
         self,
@@ -249,7 +265,9 @@ class OneLaunch:
         inputs = dict(positions=positions, cell=cell, charge=charge, numbers=numbers, system=system)
         lists = dict(row_ptr=edges.row_ptr, source=edges.source, target=edges.target, shifts=edges.shifts)
         results = dict(energies=out.energies, energy=out.energy, forces=out.forces)
-        given = {**inputs, **lists, **results, **tensors}
+        if self.virials:
+            results |= dict(virial=out.virial, stress=out.stress)
+        given: dict[str, Tensor | None] = {**inputs, **lists, **results, **tensors}
         pointers = {name: None if value is None else value.data_ptr() for name, value in given.items()}
         wide = {f"wide_{name}": inputs[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         gate, read = self.epsilons

@@ -2,34 +2,84 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu.weights import Weights
-from torchmdx.engines.plan.clusters import CHANNELS, SHARES, THREADS, WIDE
+from torchmdx.engines.gpu.head_weights import HeadWeights, padded
+from torchmdx.engines.gpu.weights import LayerWeights, Weights
+from torchmdx.engines.plan.clusters import CHANNELS, HEAD, SHARES, THREADS, WIDE
 
 SPLITS = THREADS // WIDE  # threads that share an inner sum
 
 
+def widened(w: Weights) -> Weights:
+    """The same network with CHANNELS channels, of which those beyond its own are zero. At most CHANNELS are given."""
+    if w.channels == CHANNELS:
+        return w
+    c, h = CHANNELS, 2 * CHANNELS
+    shapes: dict[str, tuple[int, ...]] = {
+        "table": (*w.table.shape[:3], c), "own": (3, c), "targets": (len(w.targets), c), "sources": (len(w.sources), c),
+        "gate_scale": (c,), "gate_offset": (c,), "gate_in": (c, h), "gate_in_bias": (h,), "gate_in_back": (h, c),
+        "gate_out": (h, 3, c), "gate_out_bias": (3, c), "gate_out_back": (3, c, h), "mix": (3, c, c),
+        "mix_back": (3, c, c), "read_scale": (3, c), "read_offset": (3, c), "read": (3, c, c), "read_bias": (c,),
+        "read_back": (c, 3, c),
+    }  # fmt: skip
+    layers = tuple(
+        LayerWeights(
+            **{
+                field.name: padded(value, *value.shape[:-2], *((c, c) if "mix" in field.name else (3, c)))
+                for field in fields(layer)
+                for value in (getattr(layer, field.name),)
+            }
+        )
+        for layer in w.layers
+    )
+    changed = {name: padded(getattr(w, name), *shape) for name, shape in shapes.items()}
+    return replace(w, **changed, channels=c, hidden=h, layers=layers, head=_wide_head(w.head))
+
+
+def _wide_head(w: HeadWeights) -> HeadWeights:
+    c = CHANNELS
+    if w.gated:
+        into, back = w.layers(w.into), w.layers(w.back)
+        first = padded(into[0].unflatten(1, (2, w.width)), c, 2, c)
+        first_back = padded(back[0].unflatten(0, (2, w.width)), 2, c, c)
+        return replace(
+            w,
+            width=c,
+            into=torch.stack([first.reshape(-1), *(padded(matrix, 2, c, c).reshape(-1) for matrix in into[1:])]),
+            back=torch.stack([first_back.reshape(-1), *(padded(matrix, 2, c, c).reshape(-1) for matrix in back[1:])]),
+            bias=padded(w.bias.unflatten(1, (2, w.width)), len(w.bias), 2, c).flatten(1),
+            last=padded(w.last, 2, c),
+        )
+    more = len(w.more)
+    return replace(
+        w,
+        width=HEAD,
+        into=padded(w.into, c, HEAD),
+        back=padded(w.back, HEAD, c),
+        more=padded(w.more, more, HEAD, HEAD),
+        more_back=padded(w.more_back, more, HEAD, HEAD),
+        bias=padded(w.bias, len(w.bias), HEAD),
+        last=padded(w.last, HEAD),
+    )
+
+
 def pack_matrices(w: Weights) -> Tensor:
     """[SHARES,F/4,THREADS,4]: the F weights of every thread, one product after the other, as in one_launch.cu."""
-    first, second = w.layers
     pieces = [
         columns(w.gate_in, 2),
         fragments(w.mix),
         by_part(w.gate_out),
-        fragments(first.mix_in),
-        fragments(second.mix_in),
-        fragments(first.mix_out),
-        fragments(second.mix_out),
+        *(fragments(layer.mix_in) for layer in w.layers),
+        *(fragments(layer.mix_out) for layer in w.layers),
         columns(w.read.flatten(0, 1), 1),
-        whole(w.head.into),
-        whole(w.head.back),
+        *pack_head(w.head),
         by_part(w.read_back),
-        fragments(first.mix_out_back),
-        fragments(second.mix_out_back),
-        fragments(first.mix_in_back),
-        fragments(second.mix_in_back),
+        *(fragments(layer.mix_out_back) for layer in w.layers),
+        *(fragments(layer.mix_in_back) for layer in w.layers),
         columns(w.gate_out_back.flatten(0, 1), 2),
         fragments(w.mix_back),
         columns(w.gate_in_back, 1),
@@ -37,8 +87,21 @@ def pack_matrices(w: Weights) -> Tensor:
     return torch.cat(pieces, 1).contiguous()
 
 
+def pack_head(w: HeadWeights) -> list[Tensor]:
+    """Of a plain head, all of it in every block: the first layer, forward and back, then others forward, then back.
+
+    Of a gated head the block's columns of both networks: all layers forward, then all back.
+    """
+    if not w.gated:
+        return [whole(w.into), whole(w.back), *map(whole, w.more), *map(whole, w.more_back)]
+    (first, *others), (first_back, *others_back) = w.layers(w.into), w.layers(w.back)
+    forward = [by_part(first.unflatten(1, (2, CHANNELS))), *(by_part(pair.transpose(0, 1)) for pair in others)]
+    back = [columns(first_back, 1), *(by_part(pair.transpose(0, 1)) for pair in others_back)]
+    return [*forward, *back]
+
+
 def pack_tables(w: Weights) -> Tensor:
-    """[3,K,5,C,4]: the tables of embedding and layers."""
+    """[1+L,K,5,C,4]: the tables of embedding and layers."""
     return torch.stack([pack_table(w.table), *(pack_table(layer.table) for layer in w.layers)])
 
 
@@ -49,12 +112,13 @@ def pack_table(table: Tensor) -> Tensor:
     return rows.reshape(count, -1, 4, CHANNELS).transpose(2, 3).contiguous()
 
 
-def pack_vectors(w: Weights) -> Tensor:
+def pack_vectors(w: Weights, *, usual: bool = False) -> Tensor:
     """[SHARES,V]: norms, biases and filters of distance 0, as a block reads them; see VECTORS in one_launch.cu.
 
-    A LayerNorm's backward pass needs two sums over the gradient g in its scaled output x s + o. From the gradient h
-    behind the matrix W that follows, they are Σ_c g_c = h · W s and Σ_c g_c x_c = h · (z - W o - b), where z is that
-    map's result: W s and W o + b are stored.
+    usual: in the shape of the usual network, for kernels that read only what all networks have. A LayerNorm's backward
+    pass needs two sums over the gradient g in its scaled output x s + o. From the gradient h behind the matrix W that
+    follows, they are Σ_c g_c = h · W s and Σ_c g_c x_c = h · (z - W o - b), where z is that map's result: W s and
+    W o + b are stored.
     """
     wide = torch.float64
     read, gate = w.read.flatten(0, 1).to(wide), w.gate_in.to(wide)
@@ -63,15 +127,18 @@ def pack_vectors(w: Weights) -> Tensor:
     gate_shift = w.gate_in_bias.to(wide) + w.gate_offset.to(wide) @ gate
     read_shift = w.read_bias.to(wide) + offset @ read
     of_gate, of_read = (w.gate_scale, w.gate_offset, gate_level, gate_shift), (scale, offset, read_level, read_shift)
-    common = [*of_gate, *of_read, w.head.bias[-1], w.head.last]
-    own = w.own.new_zeros(3, 3, CHANNELS)  # of embedding and layers
-    for k, each in enumerate((w.own, *(layer.own for layer in w.layers))):
-        own[k] = each
+    own = torch.stack([w.own, *(layer.own for layer in w.layers)])
+    own = padded(own[:3], 3, 3, CHANNELS) if usual else own
     rows = []
     for share in range(SHARES):
         mine, hidden = (slice(k * WIDE * share, k * WIDE * (share + 1)) for k in (1, 2))
+        if w.head.gated:
+            biases = [w.head.bias.unflatten(1, (2, CHANNELS))[:, :, mine]]
+        else:
+            biases = [w.head.bias[-1], *([] if usual else [w.head.bias[:-1]])]
         parts = [w.gate_in_bias[hidden], w.gate_out_bias[:, mine], w.read_bias[mine], own[:, :, mine]]
-        rows.append(torch.cat([x.reshape(-1).float() for x in (*common, *parts)]))
+        values = (*of_gate, *of_read, *biases, w.head.last, *parts)
+        rows.append(torch.cat([x.reshape(-1).float() for x in values]))
     return torch.stack(rows).contiguous()
 
 

@@ -183,8 +183,8 @@ class FastTensorNet:
 
         return PresentElements.of(self.element_functions, elements, self.weights.sources)
 
-    def use_one_launch(self) -> None:
-        """Makes `run` take one kernel for energies and forces, in the buffers of the last `allocate`.
+    def use_one_launch(self, *, virials: bool = False) -> None:
+        """Makes `run` take one kernel for energies, forces and, if told, virials, in the buffers of `allocate`.
 
         Its blocks wait for each other, so no other such kernel should run at the same time. Raises ValueError if the
         kernel does not serve this network, these buffers or this GPU; CompileError, CacheError or DriverError.
@@ -193,7 +193,7 @@ class FastTensorNet:
 
         if self.buffers is None:
             raise RuntimeError("allocate must be called before use_one_launch")
-        self.one_launch = OneLaunch.made(self, self.buffers)
+        self.one_launch = OneLaunch.made(self, self.buffers, virials=virials)
 
     def use_tiles(self) -> None:
         """Makes `run` of many atoms take the kernels of atom_tiles.py, unless memory counts.
@@ -218,7 +218,7 @@ class FastTensorNet:
         between: Callable[[Chain], None] | None = None,
         within: Tensor | None = None,
     ) -> Buffers:
-        """Computes energies, and optionally forces and the virial ∂E/∂strain [S,3,3], and returns the buffers.
+        """Computes energies, and optionally forces, the virial ∂E/∂strain [S,3,3] and stress; returns the buffers.
 
         positions [N,3] (float32 or float64), atomic_numbers [N], system_index [N] ascending, cell [S,3,3], charge [S]
         and a full list of edges, in the shapes given to `allocate`; contiguous, on the potential's device. between:
@@ -239,8 +239,10 @@ class FastTensorNet:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         if not self.config.charge_factor:
             charge = self.no_charge
-        if self.one_launch and forces and not virial and between is None and within is None:
-            self.one_launch.run(positions, atomic_numbers, system_index, cell, charge, edges)
+        single = self.one_launch
+        if single and (single.virials or not virial) and between is None and within is None:
+            wanted = forces or virial
+            single.run(positions, atomic_numbers, system_index, cell, charge, edges, forces=wanted)
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
         inputs = inputs if within is None else (*inputs, within)

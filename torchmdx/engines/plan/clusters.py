@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchmdx.models.tensornet import TensorNetConfig
 
 # Channels of the network; blocks of a cluster, which share them; threads of a block; hidden channels of the head.
 CHANNELS, SHARES, THREADS, HEAD = 128, 8, 512, 64
@@ -11,11 +15,82 @@ WIDE = CHANNELS // SHARES
 MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
 WARPS, ROUNDS = THREADS // 32, 2  # of a block; edges that a half of a warp reads ahead
-MOST_COMPILED = 4  # atoms of a cluster
-# Floats of shared memory per atom, and of what an atom keeps; of an edge. Checked by the kernel's own constants.
-ROOM, KEPT, EDGE_FLOATS = 3548, 1984, 9
+# Atoms of a cluster for which a kernel is compiled, and atoms of a product.
+COMPILED = {1: 1, 2: 2, 3: 3, 4: 4, 6: 3, 8: 4}
+MOST_COMPILED = max(COMPILED)
+EDGE_FLOATS = 9
+# Edges of an atom beyond which a cluster with a single atom takes more of them at a time.
+MANY_EDGES = 32
 PARTICLE = 76
 OF_AN_ATOM = PARTICLE + 3 * 4 * WIDE  # floats of each atom, of any cluster, in a whole step: also what it tells
+ACTIVATIONS = ("silu", "ssp", "tanh", "sigmoid", "mish")  # by their numbers in one_launch_network.cuh
+
+
+@dataclass(frozen=True)
+class ClusterNetwork:
+    """The network that a kernel is compiled for; the usual one, unless told otherwise.
+
+    channels: of the network; the kernel has CHANNELS, of which the others are zero. hidden: hidden layers of the head.
+    gathers: messages carry the tensors of neighbours, not those of the atom that receives them.
+    """
+
+    layers: int = 2
+    channels: int = CHANNELS
+    hidden: int = 1
+    gated: bool = False
+    activation: int = 0
+    reflections: bool = True
+    readout_activation: bool = True
+    gathers: bool = True
+
+    @classmethod
+    def of(cls, config: TensorNetConfig) -> ClusterNetwork:
+        return cls(
+            layers=config.num_layers,
+            channels=config.num_channels,
+            hidden=1 + config.num_head_layers,
+            gated=config.head == "gated",
+            activation=ACTIVATIONS.index("silu" if config.activation == "swish" else config.activation),
+            reflections=config.group == "O(3)",
+            readout_activation=config.readout_activation,
+            gathers=config.messages == "source",
+        )
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Macros of one_launch_network.cuh, of what is not as usual."""
+        names = {
+            "layers": "NETWORK_LAYERS",
+            "channels": "NETWORK_CHANNELS",
+            "hidden": "HIDDEN_LAYERS",
+            "gated": "GATED_HEAD",
+            "activation": "ACTIVATION",
+            "reflections": "REFLECTIONS",
+            "readout_activation": "READOUT_ACTIVATION",
+            "gathers": "GATHERS",
+        }
+        values = {macro: (getattr(self, name), getattr(USUAL, name)) for name, macro in names.items()}
+        return {macro: int(value) for macro, (value, usual) in values.items() if value != usual}
+
+    @property
+    def room(self) -> int:
+        """Floats of shared memory of an atom."""
+        head = (self.hidden - 1) * (2 * WIDE if self.gated else HEAD)
+        return 24 * CHANNELS + 3 * NINE + 2 * WIDE + 12 + head
+
+    @property
+    def kept(self) -> int:
+        """Floats that an atom keeps for the backward pass."""
+        return (3 + 5 * self.layers) * NINE + (3 + 2 * self.layers) * WIDE
+
+    @property
+    def vectors(self) -> int:
+        """Floats of vectors of a block."""
+        head = 2 * CHANNELS + 2 * WIDE * self.hidden if self.gated else HEAD * (1 + self.hidden)
+        return 14 * CHANNELS + head + (6 + 3 * (1 + self.layers)) * WIDE
+
+
+USUAL = ClusterNetwork()
 
 
 @dataclass(frozen=True)
@@ -30,15 +105,20 @@ class AtomClusters:
     lanes: int
     chunk: int
     keep: bool
+    network: ClusterNetwork = USUAL
 
     @classmethod
-    def choose(cls, num_atoms: int, most_clusters: int) -> AtomClusters | None:
-        """The fastest for so many atoms and clusters; None if they do not fit."""
+    def choose(
+        cls, num_atoms: int, most_clusters: int, network: ClusterNetwork = USUAL, edges: int = 0
+    ) -> AtomClusters | None:
+        """The fastest for so many atoms with so many edges in all, and clusters; None if they do not fit."""
         per = -(-num_atoms // most_clusters)
-        lanes = max(1, min(8, 16 // per)) if per <= 8 else 4
-        chunk = min(per, 4 if per <= 4 else 2)
+        per = next((each for each in COMPILED if each >= per), per)
+        most_lanes = 16 if edges > MANY_EDGES * num_atoms else 8
+        lanes = max(1, min(most_lanes, 16 // per)) if per <= MOST_COMPILED else 4
+        chunk = COMPILED.get(per, 2)
         for keep in (True, False):
-            plan = cls(per, -(-num_atoms // per), lanes, chunk, keep)
+            plan = cls(per, -(-num_atoms // per), lanes, chunk, keep, network)
             if 4 * plan.floats <= MOST_SHARED_BYTES:
                 return plan
         return None
@@ -46,12 +126,14 @@ class AtomClusters:
     @property
     def is_compiled(self) -> bool:
         """Whether a kernel is compiled for this division: for few atoms in a cluster. Else loops would be too long."""
-        return self.per <= MOST_COMPILED
+        return COMPILED.get(self.per) == self.chunk
 
     @property
     def constants(self) -> dict[str, int]:
-        """What a kernel for this division is compiled with; nothing for many atoms, whose loops would be too long."""
-        return {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.is_compiled else {}
+        """Macros of a kernel for this division, for many atoms of the network alone: their loops would be too long."""
+        division = {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.is_compiled else {}
+        chunk = {"CHUNK": self.chunk} if self.is_compiled and self.chunk < self.per else {}
+        return {**division, **chunk, **self.network.constants}
 
     def constants_of_steps(self, num_atoms: int) -> dict[str, int]:
         """What the kernel of steps of dynamics is compiled with: also whether all edges of an atom are read ahead."""
@@ -60,6 +142,6 @@ class AtomClusters:
 
     @property
     def floats(self) -> int:
-        """Shared memory without edges, beside what is the same for all atoms (2,172 floats)."""
+        """Shared memory without edges, beside 12 floats that are the same for all atoms."""
         scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
-        return self.per * (ROOM + self.keep * KEPT) + scratch + 2172
+        return self.per * (self.network.room + self.keep * self.network.kept) + scratch + self.network.vectors + 12

@@ -22,6 +22,7 @@ class Machine:
 
     clusters: by the number of their blocks, how many clusters run at the same time where a block takes a whole
     multiprocessor. Parts of the chip have odd numbers of multiprocessors, so it is fewer than their number allows.
+    Empty where it has not been measured: then no kernel runs whose blocks wait for those of other clusters.
     triton: whether it is installed. compiled, pair_kernels: whether the C code of networks and of training is there.
     """
 

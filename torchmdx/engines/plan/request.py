@@ -10,10 +10,11 @@ from torchmdx.engines.plan.settings import unknown_setting
 from torchmdx.engines.plan.workload import Workload
 from torchmdx.models.energy_head import HEADS
 from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.qet import QET, QETConfig
 from torchmdx.models.tensornet import TensorNet, TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
-KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2"}
+KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2", QET: "QET"}
 HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
 
 
@@ -33,7 +34,7 @@ class Network:
     @classmethod
     def of_config(cls, config: Any) -> Network:
         """Of a potential made from a configuration."""
-        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2"}
+        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2", QETConfig: "QET"}
         head = HEADS.get(getattr(config, "head", "scalar"))
         kind = kinds.get(type(config), type(config).__name__.removesuffix("Config"))
         named = HEAD_KINDS[0] if head is None else head.__name__

@@ -26,13 +26,24 @@ class OpenPairPrior(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Lattice:
+    """Positions [N,3] and cells [S,3,3] Å that a strain deforms together, not rounded to the dtype of the network.
+
+    Gradients flow through both. For sums over the reciprocal lattice.
+    """
+
+    positions: Tensor
+    cell: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Geometry:
     """The input of priors.
 
     distance [E] Å of `edges`, which contain all pairs within the potential's search cutoff; at padded edges it is
     longer than any cutoff. positions [N,3] Å are for pairs beyond the list, of systems without periodic directions.
-    charges [N,M]: partial charges in M channels, None if the network predicts none. Gradients flow through distance,
-    positions and charges.
+    charges [N,M]: partial charges in M channels, None if the network predicts none. lattice: for priors that sum over a
+    lattice, None where no caller knows of them. Gradients flow through distance, positions, charges and lattice.
     """
 
     batch: Batch
@@ -40,6 +51,7 @@ class Geometry:
     distance: Tensor
     positions: Tensor
     charges: Tensor | None
+    lattice: Lattice | None = None
 
     def at_target(self, values: Tensor) -> Tensor:
         """Values [N,..] of atoms at the targets of the edges, [E,..]."""
@@ -113,10 +125,13 @@ class Prior(nn.Module, ABC):
         """Cutoff of the neighbour list it needs, Å, for systems with or without periodic directions."""
         return float(self.config.cutoff)
 
-    def doubts(self, title: str, periodic: bool) -> list[str]:
+    def keep_lists(self) -> None:
+        """From now on keeps what it chooses by reading the device. Engines call it for a prior that is theirs alone."""
+
+    def doubts(self, title: str, periodic: bool, charge: float = 0.0) -> list[str]:
         """What users of a potential should know about this term, in systems with or without periodic directions.
 
-        title: of the potential.
+        title: of the potential. charge: of the system, e.
         """
         return []
 

@@ -51,6 +51,14 @@ def image_number(m, images, r0, r1, r2):
     return m0, m1, m2
 
 
+@triton.jit
+def candidate(k, first, images, r0, r1, r2):
+    """Atom and translations of candidate k of a row, counted from `first`: all images of an atom, then of the next."""
+    m = (k - first) % images
+    width, height = 2 * r0 + 1, 2 * r1 + 1
+    return first + (k - first) // images, m % width - r0, (m // width) % height - r1, m // (width * height) - r2
+
+
 @triton.jit(do_not_specialize=["capacity", "tiles", "num_atoms"])
 def brute_force(
     POSITIONS,
@@ -82,9 +90,11 @@ def brute_force(
     PADDERS: tl.constexpr,
     WINDOW: tl.constexpr,
     SKIN: tl.constexpr,
+    IMAGES: tl.constexpr,
 ):
     """TILES [T,5]: system, first and end row, first and end atom of the system. FLAWS int32 [2], one per parity of
-    the launch. Grid: tiles + PADDERS.
+    the launch. Grid: tiles + PADDERS. IMAGES: columns are images of atoms, for few atoms with many; else atoms, whose
+    images are taken in turn.
     """
     if SKIN:
         if tl.load(ACTIVE) == 0:
@@ -129,8 +139,13 @@ def brute_force(
     column = tl.arange(0, COLUMNS)
     zero = tl.zeros((ROWS, COLUMNS), tl.int32)
     count = zero
-    for start in range(first, end, COLUMNS):
+    last, repeats = end, images
+    if IMAGES:
+        last, repeats = first + (end - first) * images, images // images
+    for start in range(first, last, COLUMNS):
         j = start + column
+        if IMAGES:
+            j, g0, g1, g2 = candidate(j, first, images, r0, r1, r2)
         in_system = j < end
         j0, j1, j2, _, _, _, _ = wrapped(POSITIONS, j, in_system, ux, uy, uz, vx, vy, vz, wx, wy, wz, p0, p1, p2, TYPE)
         d0 = j0[None, :] - i0[:, None]
@@ -141,15 +156,20 @@ def brute_force(
         d2 -= tl.where(p2 != 0, nearest(d2), 0.0)
         both = in_tile[:, None] & in_system[None, :]
         itself = row[:, None] == j[None, :]
-        for m in range(images):
-            m0, m1, m2 = image_number(m, images, r0, r1, r2)
+        for m in range(repeats):
+            if IMAGES:
+                m0, m1, m2 = g0[None, :], g1[None, :], g2[None, :]
+                untranslated = (m0 == 0) & (m1 == 0) & (m2 == 0)
+            else:
+                m0, m1, m2 = image_number(m, images, r0, r1, r2)
+                untranslated = zero + m == images // 2
             e0 = d0 + m0.to(TYPE)
             e1 = d1 + m1.to(TYPE)
             e2 = d2 + m2.to(TYPE)
             x = e0 * c00 + e1 * c10 + e2 * c20
             y = e0 * c01 + e1 * c11 + e2 * c21
             z = e0 * c02 + e1 * c12 + e2 * c22
-            near = (x * x + y * y + z * z < radius2) & both & ~(itself & (zero + m == images // 2))
+            near = (x * x + y * y + z * z < radius2) & both & ~(itself & untranslated)
             count += near.to(tl.int32)
     in_row = tl.sum(count, 1)
     own = tl.sum(in_row.to(tl.int64), 0)
@@ -164,8 +184,10 @@ def brute_force(
     tl.store(ROW_PTR + row, tl.minimum(at, capacity).to(tl.int32), mask=in_tile)
     # Within a row, edges stand column after column: each lane has a place of its own, and nothing is summed over lanes.
     slot = at[:, None] + tl.cumsum(count, 1) - count
-    for start in range(first, end, COLUMNS):
+    for start in range(first, last, COLUMNS):
         j = start + column
+        if IMAGES:
+            j, g0, g1, g2 = candidate(j, first, images, r0, r1, r2)
         in_system = j < end
         j0, j1, j2, k0, k1, k2, _ = wrapped(
             POSITIONS, j, in_system, ux, uy, uz, vx, vy, vz, wx, wy, wz, p0, p1, p2, TYPE
@@ -181,15 +203,20 @@ def brute_force(
         d2 -= n2
         both = in_tile[:, None] & in_system[None, :]
         itself = row[:, None] == j[None, :]
-        for m in range(images):
-            m0, m1, m2 = image_number(m, images, r0, r1, r2)
+        for m in range(repeats):
+            if IMAGES:
+                m0, m1, m2 = g0[None, :], g1[None, :], g2[None, :]
+                untranslated = (m0 == 0) & (m1 == 0) & (m2 == 0)
+            else:
+                m0, m1, m2 = image_number(m, images, r0, r1, r2)
+                untranslated = zero + m == images // 2
             e0 = d0 + m0.to(TYPE)
             e1 = d1 + m1.to(TYPE)
             e2 = d2 + m2.to(TYPE)
             x = e0 * c00 + e1 * c10 + e2 * c20
             y = e0 * c01 + e1 * c11 + e2 * c21
             z = e0 * c02 + e1 * c12 + e2 * c22
-            near = (x * x + y * y + z * z < radius2) & both & ~(itself & (zero + m == images // 2))
+            near = (x * x + y * y + z * z < radius2) & both & ~(itself & untranslated)
             keep = near & (slot < capacity)
             tl.store(SOURCE + slot, zero + j[None, :], mask=keep)
             tl.store(TARGET + slot, zero + row[:, None], mask=keep)

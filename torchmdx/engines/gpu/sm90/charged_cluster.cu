@@ -208,7 +208,7 @@ template <bool KEEP> DEV void receive(Block &b, const Charged &q, int &turn)
     {
         const N9 d = load_own(b.result + a * NINE + b.col);
         const N9 x = add9(add9(load_nine(q.x, b.first + a, b.channel), d), square(d));
-        store_own(b.keep(a, KEEP_D0) + b.col, d), store_own(b.keep(a, KEEP_X2) + b.col, x);
+        store_own(b.keep(a, KEEP_D0) + b.col, d), store_own(b.keep(a, KEEP_LAST) + b.col, x);
         if (KEEP) store_nine(q.d, b.first + a, b.channel, d);
     }
 }
@@ -256,7 +256,7 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
     EACH_OWN(a)
     {
         float norms[3];
-        part_norms(load_own(b.keep(a, KEEP_X2) + b.col), norms);
+        part_norms(load_own(b.keep(a, KEEP_LAST) + b.col), norms);
 #pragma unroll
         for (int k = 0; k < 3; k++) b.stage[(a * 3 + k) * WIDE + b.col] = norms[k];
     }
@@ -297,7 +297,7 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
     __syncthreads();
     EACH_OWN(a)
     {
-        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
+        const N9 x = load_own(b.keep(a, KEEP_LAST) + b.col);
         float norms[3], g[3];
         part_norms(x, norms);
 #pragma unroll
@@ -305,7 +305,7 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
             g[k] = through_norm(b.result[(a * 3 + k) * WIDE + b.col] * b.vectors[AT_READ_SCALE + k * C + b.channel],
                                 norms[k], b.readout(a), b.readout(a) + 2);
         const N9 gx = part_norms_gradient(x, g[0], g[1], g[2]);
-        store_nine(q.g, b.first + a, b.channel, gx), store_own(b.keep(a, KEEP_X2) + b.col, gx);
+        store_nine(q.g, b.first + a, b.channel, gx), store_own(b.keep(a, KEEP_LAST) + b.col, gx);
     }
 }
 
@@ -338,7 +338,7 @@ DEV void layer(const Given &given)
     fetch(w, b.weights, IN_RECEIVE_BACK);
     EACH_OWN(a)
     {
-        const N9 gx = load_own(b.keep(a, KEEP_X2) + b.col), d = load_own(b.keep(a, KEEP_D0) + b.col);
+        const N9 gx = load_own(b.keep(a, KEEP_LAST) + b.col), d = load_own(b.keep(a, KEEP_D0) + b.col);
         store_own(b.stage + a * NINE + b.col, add9(gx, square_gradient(d, gx)));
     }
     messages_gradient(b, q, turn, w);
@@ -356,7 +356,7 @@ DEV void middle(const Given &given)
     fetch(w, b.weights, IN_SEND), fetch(first, b.weights, IN_FIRST);
     EACH_OWN(a)
     {
-        N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
+        N9 x = load_own(b.keep(a, KEEP_LAST) + b.col);
         float numbers[3];
         charge_numbers(x, numbers);
 #pragma unroll
@@ -381,7 +381,7 @@ DEV void last(const Given &given)
     fetch(first, b.weights, IN_FIRST);
     EACH_OWN(a)
     {
-        const N9 x = load_own(b.keep(a, KEEP_X2) + b.col);
+        const N9 x = load_own(b.keep(a, KEEP_LAST) + b.col);
         float numbers[3];
         charge_numbers(x, numbers);
 #pragma unroll

@@ -4,6 +4,8 @@
 
 enum { C = 128, SHARES = 8, WIDE = C / SHARES, THREADS = 512, WARPS = THREADS / 32, NINE = 9 * WIDE, HEAD = 64 };
 enum { SPLITS = 32 }; // threads that share each inner sum of a product
+// The network: layers, hidden layers of the head, whether it is gated, and channels; those up to C are zero.
+#include "one_launch_network.cuh"
 enum { TERMS = 6, QUADS = 5, INTERVAL = QUADS * C }; // a row of a table has 18 numbers a channel, in five times four
 
 // Floats per thread of each product's weights in the order in which they lie in memory.
@@ -11,15 +13,16 @@ enum {
     AT_GATE_IN = 0,
     AT_MIX = AT_GATE_IN + 8,
     AT_GATE_OUT = AT_MIX + 12,
-    AT_IN = AT_GATE_OUT + 24, // of both layers
-    AT_OUT = AT_IN + 24,
-    AT_READ = AT_OUT + 24,
+    AT_IN = AT_GATE_OUT + 24, // of all layers
+    AT_OUT = AT_IN + 12 * LAYERS,
+    AT_READ = AT_OUT + 12 * LAYERS,
     AT_HEAD = AT_READ + 12,
-    AT_HEAD_BACK = AT_HEAD + 16,
-    AT_READ_BACK = AT_HEAD_BACK + 16,
+    AT_HEAD_BACK = AT_HEAD + HEAD_WEIGHTS,
+    AT_MORE = AT_HEAD_BACK + HEAD_WEIGHTS, // of hidden layers of a plain head beyond the first: forward, then back
+    AT_READ_BACK = AT_MORE + 2 * MORE_WEIGHTS,
     AT_OUT_BACK = AT_READ_BACK + 12,
-    AT_IN_BACK = AT_OUT_BACK + 24,
-    AT_GATE_OUT_BACK = AT_IN_BACK + 24,
+    AT_IN_BACK = AT_OUT_BACK + 12 * LAYERS,
+    AT_GATE_OUT_BACK = AT_IN_BACK + 12 * LAYERS,
     AT_MIX_BACK = AT_GATE_OUT_BACK + 24,
     AT_GATE_IN_BACK = AT_MIX_BACK + 12,
     WEIGHTS = AT_GATE_IN_BACK + 8
@@ -36,12 +39,12 @@ enum {
     AT_READ_LEVEL = AT_READ_OFFSET + 3 * C,
     AT_READ_SHIFT = AT_READ_LEVEL + C,
     AT_HEAD_BIAS = AT_READ_SHIFT + C,
-    AT_HEAD_LAST = AT_HEAD_BIAS + HEAD,
-    AT_GATE_IN_BIAS = AT_HEAD_LAST + HEAD, // from here on of the block's own channels
+    AT_HEAD_LAST = AT_HEAD_BIAS + HEAD_BIASES,
+    AT_GATE_IN_BIAS = AT_HEAD_LAST + HEAD_LASTS, // from here on of the block's own channels
     AT_GATE_OUT_BIAS = AT_GATE_IN_BIAS + 2 * WIDE,
     AT_READ_BIAS = AT_GATE_OUT_BIAS + 3 * WIDE,
-    AT_OWN = AT_READ_BIAS + WIDE, // filters of distance 0, [3][3][WIDE]
-    VECTORS = AT_OWN + 9 * WIDE,
+    AT_OWN = AT_READ_BIAS + WIDE, // filters of distance 0, [1 + LAYERS][3][WIDE]
+    VECTORS = AT_OWN + 3 * (1 + LAYERS) * WIDE,
     STRETCH = 12 // floats of the coordinate of the tables, five double, and of two numbers of edges
 };
 
@@ -80,9 +83,11 @@ struct Params {
     float *pull;                            // [SHARES][E]
     float4 *back, *half;                    // told: [E], [SHARES][told_slots]
     float4 *told_energies, *told_forces;    // [2][N]: of odd and even launches and steps of dynamics
+    float4 *told_virials;                   // [2][2][N], where the kernel has virials
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
-    float *forces;
+    float *forces; // 0: energies alone
+    double *virial, *stress; // [S][9]; stress: 0 where it is not wanted
     // [3]: blocks started in all launches; whether any has given up waiting; steps of all launches beyond their first
     unsigned long long *counters;
     // Of a whole step. Coordinates in the caller's order, on the device or the host, or 0: then edges are given.
@@ -114,36 +119,35 @@ struct Params {
 enum {
     KEEP_A,
     KEEP_MIXED,
-    KEEP_X0,
+    KEEP_X0, // the next four of this layer; then the same of others, and X of the last
     KEEP_Y0,
     KEEP_M0,
     KEEP_D0,
     KEEP_P0,
-    KEEP_X1,
-    KEEP_Y1,
-    KEEP_M1,
-    KEEP_D1,
-    KEEP_P1,
-    KEEP_X2,
-    KEEP_TENSORS,
-    A_LAYER = KEEP_X1 - KEEP_X0
+    A_LAYER = KEEP_P0 + 1 - KEEP_X0,
+    KEEP_LAST = KEEP_X0 + A_LAYER * LAYERS,
+    KEEP_TENSORS
 };
-// Then 1/(|X|^2+1) of X0, X1, P0 and P1, and the gate. P: what a layer makes of Y and M, divided by |P|^2+1.
-enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 4 * WIDE + 3 * WIDE };
-// Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed.
-enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 3 * NINE + 2 * WIDE + PER_ATOM };
+// Then 1/(|X|^2+1) of the X that go into layers and of all P, and the gate. P: what a layer makes of Y and M, divided by
+// |P|^2+1.
+enum { KEEP_FLOATS = KEEP_TENSORS * NINE + 2 * LAYERS * WIDE + 3 * WIDE };
+// Per atom, in shared memory: both buffers of the exchange, vectors, results of products and what is pushed, the head.
+enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 3 * NINE + 2 * WIDE + PER_ATOM + HEAD_ROOM };
 
 // How atoms are divided, as constants where the kernel is compiled for one plan. Products then include the missing atoms
 // of the last cluster, whose results nothing reads.
 #ifdef ATOMS_PER_CLUSTER
-enum { SPECIAL = 1 };
+#ifndef CHUNK // atoms of a product, of which a cluster has a multiple
+#define CHUNK ATOMS_PER_CLUSTER
+#endif
+enum { SPECIAL = 1, IN_CHUNKS = CHUNK < ATOMS_PER_CLUSTER };
 DEV int per_cluster(const Params &) { return ATOMS_PER_CLUSTER; }
 DEV int lanes_of(const Params &) { return LANES; }
-DEV int chunk_of(const Params &) { return ATOMS_PER_CLUSTER; }
+DEV int chunk_of(const Params &) { return CHUNK; }
 DEV int rows_of(const Params &, int) { return ATOMS_PER_CLUSTER; }
 #define EACH_ROW _Pragma("unroll")
 #else
-enum { SPECIAL = 0 };
+enum { SPECIAL = 0, IN_CHUNKS = 1 };
 DEV int per_cluster(const Params &p) { return p.per; }
 DEV int lanes_of(const Params &p) { return p.lanes; }
 DEV int chunk_of(const Params &p) { return p.chunk; }
@@ -152,6 +156,11 @@ DEV int rows_of(const Params &, int atoms) { return atoms; }
 #endif
 
 // Steps of dynamics have a kernel of their own, so that evaluations have none of their code.
+#ifdef VIRIALS_TOO
+enum { VIRIALS = 1 };
+#else
+enum { VIRIALS = 0 };
+#endif
 #ifdef STEPS_INSIDE
 enum { MOVES = 1 };
 #else
@@ -174,7 +183,7 @@ struct Block {
     double *stretch;
     int *counted; // in a whole step: edges of all atoms, and of those before this block's
     float *xa, *xb, *v1, *hidden, *features, *result, *stages, *stage, *elements, *per_atom, *vectors, *scratch, *kept,
-        *edge_memory;
+        *edge_memory, *head;
     Edge *edges;
     float *pull;
     Particle *particles;
@@ -186,7 +195,7 @@ struct Block {
 
     MEMBER float *keep(int a, int which) const { return kept + a * KEEP_FLOATS + which * NINE; }
     MEMBER float *inverse(int a, int l) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + l * WIDE; }
-    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 4 * WIDE; }
+    MEMBER float *gate(int a) const { return kept + a * KEEP_FLOATS + KEEP_TENSORS * NINE + 2 * LAYERS * WIDE; }
     // Of an atom: the factor of its system, statistics of the readout [4] and of the gate [2], energy of its element
     // (double), its edges, counted from the block's first.
     MEMBER float &factor(int a) const { return per_atom[PER_ATOM * a]; }

@@ -120,6 +120,13 @@ DEV N9 message_product_gradient(N9 other, N9 g, float factor)
     N9 a = transposed(to_matrix(other)), h = to_matrix_gradient(g);
     return scale9(from_matrix_gradient(add9(matmul(a, h), matmul(h, a))), factor);
 }
+// Components of 2 YM, and the gradient in Y or M: the product of the group SO(3).
+DEV N9 turned_product(N9 y, N9 m) { return scale9(from_matrix(matmul(to_matrix(y), to_matrix(m))), 2.0f); }
+DEV N9 turned_product_gradient(N9 other, N9 g, bool of_messages)
+{
+    N9 a = transposed(to_matrix(other)), h = to_matrix_gradient(g);
+    return scale9(from_matrix_gradient(of_messages ? matmul(a, h) : matmul(h, a)), 2.0f);
+}
 
 DEV float sigmoid(float z)
 {

@@ -2,7 +2,8 @@
 #pragma once
 #include "one_launch_products.cuh"
 
-// Mean and 1/deviation of COUNT numbers of an atom by one warp; the numbers, standardised, scaled and moved, in `to`.
+// Mean and 1/deviation of COUNT numbers of an atom by one warp, of C channels of which USED are not zero; the numbers,
+// standardised, scaled and moved, in `to`.
 template <int COUNT>
 DEV void standardise(const Block &b, const float *x, const float *scale, const float *offset, float epsilon, float *to,
                      float *statistics)
@@ -12,12 +13,15 @@ DEV void standardise(const Block &b, const float *x, const float *scale, const f
     for (int k = 0; k < COUNT / 32; k++) sum += v[k] = x[b.lane + 32 * k];
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
-    const float mean = sum * (1.0f / COUNT);
+    const float part = 1.0f / (COUNT / C * USED), mean = sum * part;
 #pragma unroll
-    for (int k = 0; k < COUNT / 32; k++) v[k] -= mean, square += v[k] * v[k];
+    for (int k = 0; k < COUNT / 32; k++) {
+        v[k] -= mean;
+        square += USED == C || (b.lane + 32 * k) % C < USED ? v[k] * v[k] : 0;
+    }
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) square += exchange(square, mask);
-    const float inverse = rsqrtf(square * (1.0f / COUNT) + epsilon);
+    const float inverse = rsqrtf(square * part + epsilon);
 #pragma unroll
     for (int k = 0; k < COUNT / 32; k++)
         to[b.lane + 32 * k] = v[k] * inverse * scale[b.lane + 32 * k] + offset[b.lane + 32 * k];
@@ -49,8 +53,8 @@ DEV double head_output(const Block &b, int a, float scale)
     for (int h = 0; h < HEAD; h += 32) {
         const float z = b.result[a * HEAD + h + b.lane] + b.vectors[AT_HEAD_BIAS + h + b.lane],
                     last = b.vectors[AT_HEAD_LAST + h + b.lane];
-        output += (double)(silu(z) * last);
-        b.stage[a * HEAD + h + b.lane] = silu_slope(z) * last * scale;
+        output += (double)(activate(z) * last);
+        b.stage[a * HEAD + h + b.lane] = slope_at(z) * last * scale;
     }
     return output;
 }

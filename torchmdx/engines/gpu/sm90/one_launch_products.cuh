@@ -27,7 +27,7 @@ template <int COUNT> struct Split {
 
 // The rows of products of nine: s, the three of v, the five of q of each atom; eight of a part at a time.
 #ifdef ATOMS_PER_CLUSTER
-enum { MOST_IN_CHUNK = ATOMS_PER_CLUSTER };
+enum { MOST_IN_CHUNK = CHUNK };
 #else
 enum { MOST_IN_CHUNK = 4 };
 #endif
@@ -59,7 +59,7 @@ APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, i
                      int all)
 {
 #ifdef ATOMS_PER_CLUSTER
-    atoms = chunk = all = ATOMS_PER_CLUSTER;
+    atoms = all = ATOMS_PER_CLUSTER, chunk = CHUNK;
 #endif
     const unsigned tid = threadIdx.x, warp = tid / 32, i = tid % 32 / 4, j = tid % 4;
     const float *x = shared_base() + x_at + warp / 2 * all * NINE + 8 * (warp % 2) + 2 * j;
@@ -118,8 +118,8 @@ DEV void product9(const Block &b, const float (&w)[12], const float *x, float *r
 }
 
 // x [atoms][K] times a matrix; x in shared memory, `stride` floats an atom. put: takes the results [atoms][G][16], by
-// number, each from one thread. A barrier must follow.
-template <int K, int G, class Put>
+// number, each from one thread. A barrier must follow. APART_BY: floats between what is multiplied by one group and the next.
+template <int K, int G, int APART_BY = 0, class Put>
 DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const float *x, int stride, Put put)
 {
     enum { KK = K / SPLITS < 4 ? K / SPLITS : 4, Q = K / SPLITS / KK };
@@ -127,7 +127,7 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
     x += KK * (2 * share + half);
 #pragma unroll 1
     for (int from = 0, rows = rows_of(b.p, b.atoms); from < rows; from += chunk_of(b.p)) {
-        const int count = SPECIAL ? rows : min(chunk_of(b.p), rows - from);
+        const int count = SPECIAL ? chunk_of(b.p) : min(chunk_of(b.p), rows - from);
         EACH_ROW for (int a = 0; a < count; a++)
         {
             float acc[G];
@@ -137,17 +137,20 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
             for (int q = 0; q < Q; q++) {
                 const float *row = x + (from + a) * stride + q * SPLITS * KK;
                 float v[KK];
-                if (KK == 4) {
-                    const float4 four = *(const float4 *)row;
-                    v[0] = four.x, v[1] = four.y, v[KK - 2] = four.z, v[KK - 1] = four.w;
-                } else {
-                    const float2 two = *(const float2 *)row;
-                    v[0] = two.x, v[1] = two.y;
-                }
 #pragma unroll
-                for (int g = 0; g < G; g++)
+                for (int g = 0; g < G; g++) {
+                    if (g == 0 || APART_BY) {
+                        if (KK == 4) {
+                            const float4 four = *(const float4 *)(row + g * APART_BY);
+                            v[0] = four.x, v[1] = four.y, v[KK - 2] = four.z, v[KK - 1] = four.w;
+                        } else {
+                            const float2 two = *(const float2 *)(row + g * APART_BY);
+                            v[0] = two.x, v[1] = two.y;
+                        }
+                    }
 #pragma unroll
                     for (int u = 0; u < KK; u++) acc[g] += v[u] * w[(q * G + g) * KK + u];
+                }
             }
             float *to = b.scratch + (share * count + a) * (G * 16) + b.col;
 #pragma unroll
@@ -166,7 +169,7 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
                 even += b.scratch[u * count * G * 16 + o], odd += b.scratch[(u + 1) * count * G * 16 + o];
             put(from * G * 16 + o, even + odd);
         }
-        if (!SPECIAL) __syncthreads();
+        if (IN_CHUNKS) __syncthreads();
     }
 }
 
@@ -212,6 +215,7 @@ DEV bool is_told(const Block &b, const float4 &v) { return __float_as_uint(v.w) 
 
 DEV float4 *energies_told(const Block &b) { return b.p.told_energies + b.launch % 2 * b.p.num_atoms; }
 DEV float4 *forces_told(const Block &b) { return b.p.told_forces + b.launch % 2 * b.p.num_atoms; }
+DEV float4 *virials_told(const Block &b) { return b.p.told_virials + b.launch % 2 * 2 * b.p.num_atoms; }
 DEV double energy_of(const float4 &v) { return __hiloint2double(__float_as_int(v.y), __float_as_int(v.x)); }
 
 // What has been told; 0 for no address. After `patience` looks in vain NaN, because those that should tell it were not

@@ -170,12 +170,16 @@ def sum_systems(
     VIRIALS,
     ENERGY,
     VIRIAL_OUT,
+    CELL,
+    STRESS,
     num_atoms,
     VIRIAL: tl.constexpr,
     BLOCK: tl.constexpr,
     SEARCH: tl.constexpr,
 ):
     """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
+
+    STRESS [S,3,3]: the virial by the volume of the cell in CELL [S,3,3]; not a number without a volume.
 
     The potential's shift belongs to the system; its atoms share it, so that energies add up to the energy.
     """
@@ -193,4 +197,16 @@ def sum_systems(
             a = tl.load(at + entry, mask=mask, other=0.0)
             virial += 0.5 * (a.to(tl.float64) + tl.load(at + flipped, mask=mask, other=0.0).to(tl.float64))
         entry = tl.arange(0, 16)
-        tl.store(VIRIAL_OUT + system * 9 + entry, tl.sum(virial, 0), mask=entry < 9)
+        total = tl.sum(virial, 0)
+        tl.store(VIRIAL_OUT + system * 9 + entry, total, mask=entry < 9)
+        volume = _volume(CELL + system * 9)
+        tl.store(STRESS + system * 9 + entry, tl.where(volume > 0, total / volume, float("nan")), mask=entry < 9)
+
+
+@triton.jit
+def _volume(CELL):
+    """The volume of a cell in float64: |(a x b) . c|."""
+    a0, a1, a2 = tl.load(CELL).to(tl.float64), tl.load(CELL + 1).to(tl.float64), tl.load(CELL + 2).to(tl.float64)
+    b0, b1, b2 = tl.load(CELL + 3).to(tl.float64), tl.load(CELL + 4).to(tl.float64), tl.load(CELL + 5).to(tl.float64)
+    c0, c1, c2 = tl.load(CELL + 6).to(tl.float64), tl.load(CELL + 7).to(tl.float64), tl.load(CELL + 8).to(tl.float64)
+    return tl.abs((a1 * b2 - a2 * b1) * c0 + (a2 * b0 - a0 * b2) * c1 + (a0 * b1 - a1 * b0) * c2)
