@@ -94,7 +94,7 @@ checkpoints/formats/torchmdnet/test_reader.py  checkpoints/formats/torchmdnet: p
 training/test_config.py             training: config_file
 training/test_step.py               training: labelled pending_steps
 training/test_parts.py              training: ema loss epoch_means prepare schedule
-training/test_training_run.py       training: restore loop state
+training/test_training_run.py       training: state
 training/test_optimizer.py          training: optimizer_kernel
 """
 

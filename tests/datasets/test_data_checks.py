@@ -36,7 +36,7 @@ def test_failed_calculations_are_found_and_do_not_change_references(tmp_path, sp
     bad = wrong_labels.store(tmp_path / "bad", change=energies(lambda k: k in spoiled, value=0.0))
     (one,) = checked(bad)
     assert (one.frames, one.extreme) == (tuple(spoiled), True)
-    assert "a failed calculation?" in one.text
+    assert "as after a failed calculation" in one.text
     everything = np.arange(60)
     wanted, found = fit_references(good, everything, 8), fit_references(bad, everything, 8)
     assert np.abs(found - wanted).max() < 0.05  # plain least squares: tens of eV

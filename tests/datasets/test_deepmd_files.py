@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from torchmdx.datasets.convert import convert
 
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.readers import format_of
 from torchmdx.datasets.store import Store
 

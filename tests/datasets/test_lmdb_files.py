@@ -7,8 +7,8 @@ import zlib
 import numpy as np
 import pytest
 from ase.build import bulk
-from torchmdx.datasets.convert import convert
 
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.readers import format_of
 from torchmdx.datasets.store import Store
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from torchmdx.datasets.convert import convert
 
-from torchmdx.datasets import convert as module
+from torchmdx.datasets import conversion as module
 from torchmdx.datasets import parallel_xyz
+from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.parallel_xyz import parts_of
 from torchmdx.datasets.store import Store
 

@@ -1,5 +1,6 @@
 """Configurations: round trip through text, command-line overrides, invalid settings and their messages."""
 
+import json
 import re
 from pathlib import Path
 
@@ -68,7 +69,10 @@ def test_print_config_writes_the_effective_configuration(tmp_path, capsys):
             "loss: at least one of energy, forces, stress, charges, dipole must",
         ),
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
-        (["--output.loggers", "[tensorbord]"], "loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"),
+        (
+            ["--output.loggers", "[tensorbord]"],
+            "loggers must be any of csv, tensorboard, wandb, mlflow, got 'tensorbord'",
+        ),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
         (["--training.device", "tpu"], "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (["--training.device", "cuda:x"], "device must be auto, cpu, cuda or cuda:1, got 'cuda:x'"),
@@ -183,3 +187,25 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text, said):
 def test_the_same_key_in_two_sections_is_not_twice(tmp_path):
     (tmp_path / "c.yaml").write_text("loss: {energy: {weight: 2}, forces: {weight: 3}}\ndata: {seed: 1}\n")
     assert read_config(tmp_path / "c.yaml").loss.forces.weight == 3.0
+
+
+def test_the_schema_has_every_key_with_its_words_and_values(capsys):
+    assert main(["train", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert schema["additionalProperties"] is False
+
+    def resolved(one):
+        return schema["$defs"][one["$ref"].rsplit("/", 1)[1]] if "$ref" in one else one
+
+    for key in known_keys():
+        at = schema
+        for word in key.split("."):
+            at = resolved(at)["properties"][word]
+        assert resolved(at).get("description") or at.get("description"), key
+    checks = resolved(schema["properties"]["data"])["properties"]["checks"]
+    assert checks["enum"] == ["refuse", "warn", "off"]
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(Config().plain(), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"training": {"epoch": 3}}, schema)

@@ -42,6 +42,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--print-config", action="store_true", help="print the complete configuration, with comments, and exit"
     )
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON schema of configurations, for editors, and exit"
+    )
+    parser.add_argument(
+        "--learning-curve",
+        metavar="N,N,...",
+        help="train with these numbers of training frames, and plot errors of the test set against them",
+    )
     parser.add_argument("--devices", metavar="K", help="devices per node; short for --training.devices")
     parser.add_argument("--nodes", metavar="K", help="number of nodes; short for --training.nodes")
     parser.add_argument(
@@ -54,8 +62,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    words, changes = _without_changes([word for word in options.rest if word not in ("--resume", "--print-config")])
+    words = [word for word in options.rest if word not in ("--resume", "--print-config", "--schema")]
+    words, changes = _taken(words, "--set", "KEY=VALUE")
     changes = [*(options.set or []), *changes]
+    words, curves = _taken(words, "--learning-curve", "N,N,...")
+    curve = options.learning_curve or next(iter(curves), None)
+    if options.schema or "--schema" in options.rest:
+        return _print_schema()
     resume = options.resume or "--resume" in options.rest
     print_config = options.print_config or "--print-config" in options.rest
     file = words.pop(0) if words and not words[0].startswith("--") else None
@@ -71,27 +84,40 @@ def run(options: argparse.Namespace) -> int:
     if print_config:
         sys.stdout.write(write_text(config))
         return 0
+    if curve is not None:
+        from torchmdx.training.learning_curve import learning_curve, sizes_of
+
+        return learning_curve(config, sizes_of(curve))
     from torchmdx.training.run import train
 
     return train(config, resume, changes=changes)
 
 
-def _without_changes(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words without --set KEY=VALUE, and what was given to that. Raises ValueError for --set alone."""
+def _print_schema() -> int:
+    import json
+
+    from torchmdx.training.config_file import json_schema
+
+    sys.stdout.write(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _taken(words: list[str], option: str, what: str) -> tuple[list[str], list[str]]:
+    """The words without an option, and the values that it was given. Raises ValueError for the option alone."""
     kept: list[str] = []
-    changes: list[str] = []
+    values: list[str] = []
     waiting = iter(words)
     for word in waiting:
-        if word == "--set":
-            change = next(waiting, None)
-            if change is None:
-                raise ValueError("--set needs KEY=VALUE, got nothing")
-            changes.append(change)
-        elif word.startswith("--set="):
-            changes.append(word.removeprefix("--set="))
+        if word == option:
+            value = next(waiting, None)
+            if value is None:
+                raise ValueError(f"{option} needs {what}, got nothing")
+            values.append(value)
+        elif word.startswith(f"{option}="):
+            values.append(word.removeprefix(f"{option}="))
         else:
             kept.append(word)
-    return kept, changes
+    return kept, values
 
 
 def _is(word: str, name: str) -> bool:

@@ -207,7 +207,7 @@ class _Files:
             self.progress(file, done)
             if len(checked.frames):
                 yield checked.frames, checked.numbers
-        for name, count in absent.items():
+        for name, count in sorted(absent.items()):
             if count:
                 frames = counted(count, "frame")
                 self.report.warnings.append(f"{name} is NaN in {frames} of {file}, where it is read as missing")

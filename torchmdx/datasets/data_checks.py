@@ -29,7 +29,7 @@ MOST_BOUND = 15.0
 LARGEST_FORCE = 1000.0  # eV/Å
 LEAST_SPREAD = 1e-6  # eV/Å: rounding of nearly constant labels makes no outliers
 NOTHING, LEAST_REFERENCE = 0.01, 0.5  # an energy that is this share of the references, eV per atom, is no energy
-RESTING_SHARE, RESTING_LOOKED_AT = 0.01, 500
+RESTING_SHARE, RESTING_FRAMES, RESTING_LOOKED_AT = 0.01, 3, 500
 SYMMETRIC, NEIGHBOURHOOD = 1e-3, 4.0  # of the sum of weighted directions to neighbours, Å
 AGAINST, ALIKE, FACTOR = -0.5, 0.6, (1 / 8, 5.0)  # of the pair potential's correlation and ratio
 SCALED = 1.5  # ratio of energy changes of consecutive frames, from which it is extreme
@@ -116,7 +116,7 @@ def _energies(frames: Indices, labels: _Columns) -> list[Finding]:
     deviation = float(np.nanmedian(np.abs(residual[far] / labels.score[far])))
     return [
         *found("energies", f"the energy is {_range(labels.energy[empty])} eV/atom, where the composition gives "
-               f"{_range(sums[empty])}: a failed calculation?", frames[empty], extreme=True),
+               f"{_range(sums[empty])}, as after a failed calculation", frames[empty], extreme=True),
         *found("energies", f"energies look like {'; '.join(units)}: {_range(labels.energy[mistaken])} eV/atom, where "
                f"the composition gives {_range(sums[mistaken])}", frames[mistaken], extreme=True),
         *found("energies", f"energies are off by {_range(residual[impossible])} eV/atom from a robust fit of the "
@@ -147,9 +147,9 @@ def _resting(store: Store, frames: Indices, labels: _Columns) -> list[Finding]:
     if not len(bent):
         return []
     share = len(bent) / len(looked) * len(still) / max(1, int(np.isfinite(labels.largest).sum()))
-    text = f"all forces are exactly zero in distorted structures, in {share:.0%} of the frames: placeholders?"
+    text = f"all forces are exactly zero in distorted structures, in {share:.0%} of the frames, as in placeholders"
     chosen = bent if len(looked) < len(still) else still[np.isin(still, bent)]
-    return found("zero forces", text, frames[chosen], extreme=share >= RESTING_SHARE)
+    return found("zero forces", text, frames[chosen], extreme=share >= RESTING_SHARE and len(still) >= RESTING_FRAMES)
 
 
 def _is_distorted(frame: Frames) -> bool:

@@ -148,7 +148,9 @@ def engine_for(
         return made, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision, engine=engine) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
-    together = EnsembleEngine([made for made, _ in chosen], batch, stress=stress)
+    together = EnsembleEngine(
+        [made for made, _ in chosen], batch, stress=stress, spread_factors=potential.spread_factors
+    )
     order = "side by side" if together.streams else "one after the other"
     return together, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
 
@@ -159,4 +161,6 @@ def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: b
     engines = [ExactEngine(member, batch, stress=stress) for member in members]
     for engine, replaced in zip(engines, _single(instead_of), strict=True):
         engine.plan = replaced.plan
-    return EnsembleEngine(engines, batch, stress=stress) if isinstance(potential, Ensemble) else engines[0]
+    if not isinstance(potential, Ensemble):
+        return engines[0]
+    return EnsembleEngine(engines, batch, stress=stress, spread_factors=potential.spread_factors)

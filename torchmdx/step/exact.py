@@ -38,7 +38,7 @@ def exact_results(potential: Potential | Ensemble, batch: Batch, *, stress: bool
     """
     exact = exact_copy(potential)
     blocked = [_in_blocks(member) for member in members_of(exact)]
-    whole = Ensemble(blocked, exact.names) if isinstance(exact, Ensemble) else blocked[0]
+    whole = Ensemble(blocked, exact.names, exact.spread_factors) if isinstance(exact, Ensemble) else blocked[0]
     batch = batch.to(dtype=torch.float64)
     edges = search_explicitly(batch, exact.search_cutoff(batch)) if batch.num_atoms > FEW_ATOMS else None
     found = evaluate(whole, batch, edges, stress=stress)

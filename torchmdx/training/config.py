@@ -134,6 +134,10 @@ class TrainingSection(Section):
         default=None, description="stop after this number of validations without improvement; null: never"
     )
     ensemble: Count = Field(default=1, description="number of potentials to train, with seeds seed, seed+1, ...")
+    resample: bool = Field(
+        default=False,
+        description="ensemble: draw other training and validation frames for each potential; the test set is the same",
+    )
     prefetch: Count = Field(default=4, description="number of batches read ahead")
 
     @field_validator("device")

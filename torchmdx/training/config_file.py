@@ -51,6 +51,12 @@ def write_text(config: Config) -> str:
     return "\n".join(_lines(config, "")).rstrip("\n") + "\n"
 
 
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of configurations, by which editors complete and check YAML files."""
+    schema = Config.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "torchmdx train"}
+
+
 def _yaml_module() -> Any:
     try:
         import yaml

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from torchmdx.training.progress import HELD_OUT, TrainingProgress, short_names
 from torchmdx.training.replay import OLD, REPLAY
 from torchmdx.training.restore import restore, write
 from torchmdx.training.schedule import Schedule
-from torchmdx.training.step import NORM, STOP, VALUES, TrainStep
+from torchmdx.training.step import NORM, STOP, VALUES, LossHook, TrainStep
 from torchmdx.training.validation import NEW, TEST, choice, validate
 
+Hook = Callable[["Trainer", dict[str, float]], Mapping[str, float] | None]
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 
 
@@ -62,6 +64,10 @@ class Trainer:
         # Settings that were changed when the run was resumed, with epoch and step.
         self.changes: list[dict[str, Any]] = []
         self.stopped_early = False
+        # Called after each epoch with the trainer and the values, to which they may add others.
+        self.hooks: list[Hook] = []
+        self.loss_hook: LossHook | None = None
+        self.logs: Logs | None = None
         self.step = self._make_step({})
 
     def _make_step(self, capacities: dict[str, int]) -> TrainStep:
@@ -74,6 +80,7 @@ class Trainer:
             reduce=self.group.sum if self.group.size > 1 else None,
             capacities=capacities,
             record=self.config.training.record,
+            loss_hook=self.loss_hook,
         )
 
     def _batches(self, indices: np.ndarray, size: int, seed: int | None, replay: Replay | None = None) -> Batches:
@@ -114,18 +121,40 @@ class Trainer:
 
     # Training
 
-    def run(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
-        """Trains to the end; False if a signal stopped it. The state is saved then, and every save_every epochs."""
-        training = self.config.training
+    def add_to_loss(self, hook: LossHook) -> None:
+        """Adds hook(result, labelled), a scalar tensor, to the loss of every training step, but not to validations.
+
+        result has predictions of the systems of labelled, padding included. On a GPU steps are captured as a graph,
+        unless training.record is false: the hook must keep shapes, and read nothing on the host.
+        """
+        self.loss_hook = self.step.loss_hook = hook
+
+    def run(self, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
+        """Trains to the end; False if a signal stopped it."""
+        for _ in self.epochs(progress, interrupts):
+            pass
+        return self.epoch == self.config.training.epochs or self.stopped_early
+
+    def epochs(
+        self, progress: TrainingProgress | None = None, interrupts: Interrupts | None = None
+    ) -> Iterator[dict[str, float]]:
+        """Trains epoch by epoch, and yields the values of epochs.csv after each; ends early after a signal.
+
+        The state is saved then, and every output.save_every epochs before the values are yielded: a loop that is left
+        can be resumed.
+        """
+        training, logs = self.config.training, self.logs
         if self.epoch == self.done == 0 and not (self.directory / STATE).exists():
             self._begin(logs)
             self._save()  # so that a run killed in its first epoch can be resumed
         while self.epoch < training.epochs and not self.stopped_early:
             if not self._epoch(logs, progress, interrupts):
                 self._save()
-                return False
+                return
             self.epoch, self.done = self.epoch + 1, 0
             values = self._finish_epoch()
+            for hook in self.hooks:
+                values |= hook(self, values) or {}
             self._compare_labels(progress)
             if logs is not None:
                 logs.epoch(self.epoch, self.global_step, values)
@@ -134,7 +163,7 @@ class Trainer:
             last = self.epoch == training.epochs or self.stopped_early
             if last or self.epoch % self.config.output.save_every == 0:
                 self._save()
-        return True
+            yield values
 
     def _begin(self, logs: Logs | None) -> None:
         """Validates a checkpoint to fine-tune, as epoch 0: a later epoch has to be better than it."""
@@ -164,7 +193,7 @@ class Trainer:
         if said is not None:
             progress.message(f"warning: {said}")
 
-    def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
+    def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts | None) -> bool:
         """Trains the rest of the epoch; False if a signal stopped it."""
         on_gpu = self.potential.device.type == "cuda"
         pending = PendingSteps(self.step, self.config.output.log_every if on_gpu else 1, self._names)
@@ -175,7 +204,7 @@ class Trainer:
                 self.step.set_rates(
                     self.schedule.rate(self.global_step), term_weights(self.config.loss, progress_share)
                 )
-                self.step.stop.fill_(float(interrupts.received is not None))
+                self.step.stop.fill_(float(interrupts is not None and interrupts.received is not None))
                 values = self.step(labelled)
                 self.global_step, self.done = self.global_step + 1, self.done + 1
                 found = pending.add(self.global_step, labelled, values)

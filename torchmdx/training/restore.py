@@ -106,3 +106,14 @@ def digest(parts: Split) -> str:
 def _finite(value: float) -> float | None:
     """None for infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
+
+
+def is_finished(directory: Path) -> bool | None:
+    """Whether the run in a directory has come to its end; None without one."""
+    path = directory / "state.safetensors"
+    if not path.exists():
+        return None
+    info = read_state(path)[1]
+    training = info["config"]["training"]
+    stopped = training.get("stop_after") is not None and info["waited"] >= training["stop_after"]
+    return bool(info["epoch"] >= training["epochs"] or stopped)

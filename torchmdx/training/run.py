@@ -18,6 +18,7 @@ from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.training.begin import SPLIT, begin, record_changes, with_data
+from torchmdx.training.calibrate import calibrate, resampled
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import Group, join, launch, launched, leave
 from torchmdx.training.finish import finish
@@ -105,6 +106,8 @@ def _members(config: Config, resume: bool, group: Group, device: torch.device, i
         if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
             # The same in all processes, whichever of them received the signal.
             return interrupts.status or 128 + signal.SIGTERM
+    if config.training.ensemble > 1 and not group.rank:
+        calibrate(config, device)
     return 0
 
 
@@ -126,22 +129,12 @@ def _one(
     config: Config, directory: Path, resume: bool, group: Group, device: torch.device, interrupts: Interrupts
 ) -> bool:
     """Trains one potential, new or resumed, and writes its report; False if a signal stopped it."""
-    dtype = DTYPES[config.training.precision]
     if device.type == "cuda":
         device = torch.device("cuda", group.local_rank if device.index is None else device.index)
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(config.training.deterministic)
     try:
-        store, parts = _data(config, directory, resume)
-        potential = make_potential(config, store, parts["train"], dtype).to(device)
-        mixed, every = with_replay(config, potential, store, parts, directory, device, resume)
-        trainer = Trainer(config, potential, mixed, every, directory, group)
-        if resume:
-            trainer.resume()
-            if not group.rank:
-                record_changes(config, trainer, directory)
-        elif not group.rank:
-            begin(config, directory, store, parts, potential, device)
+        trainer = _trainer(config, directory, resume, group, device)
         finished = _loop(config, trainer, directory, resume, interrupts)
     finally:
         torch.use_deterministic_algorithms(before)
@@ -150,18 +143,70 @@ def _one(
     return finished
 
 
+def _trainer(config: Config, directory: Path, resume: bool, group: Group, device: torch.device) -> Trainer:
+    """A trainer of one potential, whose directory has the files of a new run, or that goes on where a run stopped."""
+    store, parts = _data(config, directory, resume)
+    if config.training.resample and not resume:
+        parts = resampled(config, store, parts)
+    potential = make_potential(config, store, parts["train"], DTYPES[config.training.precision]).to(device)
+    mixed, every = with_replay(config, potential, store, parts, directory, device, resume)
+    trainer = Trainer(config, potential, mixed, every, directory, group)
+    if resume:
+        trainer.resume()
+        if not group.rank:
+            record_changes(config, trainer, directory)
+    elif not group.rank:
+        begin(config, directory, store, parts, potential, device)
+    return trainer
+
+
+@contextmanager
+def open_trainer(config: Config, resume: bool = False) -> Iterator[Trainer]:
+    """A Trainer with the data, the potential and the directory of a configuration, for a loop of one's own.
+
+    Raises what `train` raises, and ValueError for several devices or an ensemble.
+    """
+    training = config.training
+    if training.devices * training.nodes * training.ensemble > 1 or launched():
+        raise ValueError(
+            "a loop of one's own trains one potential in one process, got devices x nodes x ensemble = "
+            f"{training.devices * training.nodes * training.ensemble}"
+        )
+    require_directory(config, resume)
+    if resume:
+        config = resumed(config, resume, ())
+    device, directory = _device(config), Path(config.output.directory)
+    _require_possible(config)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(training.deterministic)
+    try:
+        with _locked(config, resume):
+            config = with_data(config, *_data(config, directory, resume, update=not resume), resume)
+            trainer = _trainer(config, directory, resume, Group(), device)
+            trainer.logs = _logs(config, trainer, directory, resume)
+            try:
+                yield trainer
+            finally:
+                trainer.logs.close()
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _logs(config: Config, trainer: Trainer, directory: Path, resume: bool) -> Logs:
+    return Logs(directory, tuple(config.output.loggers), config.plain(), trainer.global_step if resume else None)
+
+
 def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, interrupts: Interrupts) -> bool:
     if trainer.group.rank:
-        return trainer.run(None, None, interrupts)
-    plain = config.plain()
-    logs = Logs(directory, tuple(config.output.loggers), plain, trainer.global_step if resume else None)
+        return trainer.run(None, interrupts)
+    trainer.logs = _logs(config, trainer, directory, resume)
     progress = TrainingProgress(sys.stderr, config.training.epochs, trainer.epoch + 1)
     try:
         with progress.taking_messages():
-            finished = trainer.run(logs, progress, interrupts)
+            finished = trainer.run(progress, interrupts)
     finally:
         progress.finish()
-        logs.close()
+        trainer.logs.close()
     if not finished:
         print(f"torchmdx: stopped in epoch {trainer.epoch + 1}; continue with --resume", file=sys.stderr)
     return finished

@@ -36,7 +36,7 @@ CHANGEABLE = ("optimizer.", "schedule.", "loss.")
 CHANGEABLE_ALONE = ("training.validate_every", "training.validation_batch_size", "training.deterministic")
 
 # Settings that version 0.1 did not have, and how it trained.
-ADDED = {"model.messages": "source"}
+ADDED = {"model.messages": "source", "training.resample": False}
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
@@ -139,8 +139,8 @@ def require_same(config: dict[str, Any], saved: dict[str, Any], declared: Collec
     ]
     if differences:
         raise ValueError(
-            f"a run must be resumed with the same settings (--set changes those of optimizer, schedule and loss): "
-            f"{'; '.join(differences)}"
+            f"a run must be resumed with the same settings: {'; '.join(differences)} (--set KEY=VALUE changes those of "
+            "optimizer, schedule and loss)"
         )
 
 

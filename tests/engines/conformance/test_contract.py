@@ -60,7 +60,7 @@ ENGINES = {
 }
 # Under the interpreter a run of the kernels takes seconds: these say the most in the least time.
 INTERPRETED_CHECKS = ("batch", "stress", "one atom", "energy alone", "padding", "overflow")
-INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb")
+INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb", "coulomb-ewald")
 OPTIONS = [
     dict(num_layers=0),
     dict(num_layers=1, group="SO(3)"),
