@@ -231,7 +231,7 @@ def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: 
         program, modes = peer_of(system)
         stopped = [("torchmdx", "graph"), *((program, mode) for mode in modes if peer)][len(rows)]
         head = {"potential": potential, "system": system, "kind": kind(system)}
-        rows.append({**head, "by": stopped[0], "mode": stopped[1], "error": why})
+        rows.append({**head, "by": stopped[0], "mode": stopped[1], "atoms": len(structure(system)), "error": why})
     times = [row["ms"] for row in rows[1:] if "ms" in row]
     if times and "ms" in rows[0]:
         rows[0]["speedup"] = round(min(times) / rows[0]["ms"], 2)

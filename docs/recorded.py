@@ -135,9 +135,14 @@ def shown(value: Any, digits: int = 3) -> str:
 
 
 def number(text: str) -> str:
-    """The number of a sentence: the name of a record and a selection, "step {atoms: 22, by: torchmdx, value: ms}"."""
+    """The number of a sentence: the name of a record and a selection, "step {atoms: 22, by: torchmdx, value: ms}".
+
+    "step {environment: device}" is what the record says of its environment.
+    """
     name, _, selection = text.partition(" ")
     chosen = {"record": name, **yaml.safe_load(selection)}
+    if "environment" in chosen:
+        return str(record(name)["environment"][chosen["environment"]])
     found = cell(chosen).text
     if not found:
         raise ValueError(f"{name}.json must have {chosen['value']} where {conditions_of(chosen)}")
@@ -173,7 +178,7 @@ def table(name: str, text: str) -> str:
         for (labels, part), line in zip(rows, cells, strict=True)
         if is_kept(name, labels, part, line)
     ]
-    keys = spec["rows"] if isinstance(spec["rows"], list) else [spec.get("corner", "")]
+    keys: list[str] = spec["rows"] if isinstance(spec["rows"], list) else [spec.get("corner", "")]
     heads = [HEADS.get(key, key) for key in keys] + [columns[k][0][0] for k in kept]
     used = list(dict.fromkeys(each["record"] for line in selections for each in line))
     printed = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *body)]

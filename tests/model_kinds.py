@@ -49,6 +49,8 @@ KINDS = {
         charge_factor=False,
     ),
     "tensornet-target": dict(messages="target", self_message=False),
+    "qet": dict(model="qet"),
+    "qet-target": dict(model="qet", messages="target", hardness="element", self_message=False),
     "tensornet2": dict(model="tensornet2"),
     "tensornet2-SO(3)": dict(model="tensornet2", group="SO(3)", num_head_layers=1),
     "coulomb": dict(model="tensornet2", priors=[coulomb]),

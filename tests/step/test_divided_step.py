@@ -145,6 +145,7 @@ def test_changing_cells():
     require_equal(step(atoms.positions), model, atoms)  # with the last cell
 
 
+@pytest.mark.nightly
 def test_energy_is_conserved(monkeypatch):
     """Also while atoms change hands, in ASE."""
     monkeypatch.setattr(division, "WORTH_DIVIDING", 1.0)
@@ -308,7 +309,10 @@ def test_bad_options(options, message):
 
 def test_what_can_not_be_divided_is_named():
     refused = [
-        (Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), "TensorNet2 conserves the charges"),
+        (
+            Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)),
+            "TensorNet2 conserves the charges",
+        ),
         (
             potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]),
             "the prior coulomb may depend on atoms at any",

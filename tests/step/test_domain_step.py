@@ -177,7 +177,7 @@ def test_a_system_without_atoms():
 
 
 def test_what_cannot_be_divided_is_refused_by_name():
-    with pytest.raises(ValueError, match="TensorNet2 conserves the charges of the whole system"):
+    with pytest.raises(ValueError, match="a TensorNet2 conserves the charges of the whole system"):
         DomainStep(Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), (True, True, False))
     with pytest.raises(ValueError, match="the prior coulomb may depend on atoms at any distance"):
         DomainStep(potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]), (True, True, False))

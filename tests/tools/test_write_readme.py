@@ -6,7 +6,7 @@ import sys
 import pytest
 from documents.blocks import ROOT
 
-sys.path.append(str(ROOT / "tools"))
+sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
 
 import plot_speed
 import recorded
@@ -19,7 +19,8 @@ def test_the_readme_and_the_plot_are_those_of_the_records():
 
 
 def test_a_tensornet_is_more_than_ten_times_as_fast_as_in_torchmd_net():
-    assert "A TensorNet is\n  more than ten times as fast as in torchmd-net" in (ROOT / "README.md").read_text()
+    words = " ".join((ROOT / "README.md").read_text().split())
+    assert "A TensorNet is more than ten times as fast as in torchmd-net" in words
     assert min(row["speedup"] for row in recorded.record("step")["rows"] if "speedup" in row) > 10
 
 

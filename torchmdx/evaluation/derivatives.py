@@ -130,7 +130,8 @@ def differentiate(
     """
     if isinstance(potential, Ensemble):
         options = dict(forces=forces, stress=stress, create_graph=create_graph)
-        return _combined([differentiate(member, batch, edges, **options) for member in potential])
+        results = [differentiate(member, batch, edges, **options) for member in potential]
+        return _combined(results, potential.spread_factors)
     potential = bounded(potential, edges, create_graph=create_graph)
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
@@ -187,8 +188,8 @@ def differentiate_energy(
     )
 
 
-def _combined(results: list[Result]) -> Result:
-    """Mean, in the dtypes of the members, and spread of the results of an ensemble's members."""
+def _combined(results: list[Result], factors: tuple[float, float]) -> Result:
+    """Mean, in the dtypes of the members, and spread, times its factor, of the results of an ensemble's members."""
 
     def mean(name: str) -> Tensor | None:
         values = [getattr(result, name) for result in results]
@@ -205,8 +206,8 @@ def _combined(results: list[Result]) -> Result:
         stress=mean("stress"),
         charges=mean("charges"),
         dipoles=mean("dipoles"),
-        energy_spread=spread_of(torch.stack([result.energy.detach() for result in results])),
-        force_spread=spread_of(torch.stack(forces), vectors=True) if forces else None,
+        energy_spread=factors[0] * spread_of(torch.stack([result.energy.detach() for result in results])),
+        force_spread=factors[1] * spread_of(torch.stack(forces), vectors=True) if forces else None,
     )
 
 

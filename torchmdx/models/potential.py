@@ -13,6 +13,7 @@ from torchmdx.models.charge_equilibration import conserved
 from torchmdx.models.model_card import Card
 from torchmdx.models.priors.base import Geometry, Lattice, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.qet import QETConfig
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
@@ -141,7 +142,7 @@ class Potential(nn.Module):
         """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""
         if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
             edges, vectors = _within(self.config.cutoff, edges, vectors)
-        if isinstance(self.config, (TensorNet2Config, WrappedConfig)):
+        if isinstance(self.config, (TensorNet2Config, QETConfig, WrappedConfig)):
             return self.network(edges, vectors, batch)
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
@@ -187,7 +188,7 @@ class Potential(nn.Module):
         for prior in self._priors():
             if isinstance(prior, Coulomb) and prior.config.charges == "predicted":
                 return prior.atomic_charges(channels)
-        count = cast(TensorNet2Config, self.config).num_charges
+        count = self.config.num_charges if isinstance(self.config, TensorNet2Config) else 1
         return channels[:, -count:].mean(-1)
 
     def _priors(self) -> list[Prior]:

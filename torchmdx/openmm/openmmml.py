@@ -31,10 +31,11 @@ class PotentialFactory(MLPotentialImplFactory):
     """Creates the potential from the arguments of `MLPotential`."""
 
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
-        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or
-        an ensemble's file or folder.
+        """What openmm-ml adds to a System.
 
-        None is the default potential. Raises FileNotFoundError for a missing file or an unknown name.
+        modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or an
+        ensemble's file or folder; None: the default potential. Raises FileNotFoundError for a missing file or an
+        unknown name.
         """
         if args:
             raise ValueError(

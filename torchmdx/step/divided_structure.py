@@ -21,7 +21,7 @@ from torchmdx.step.results import NonFiniteError, StepResult
 from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch
 
-# Up to so many atoms, waking the threads of all cores takes longer than they save.
+# Up to this number of atoms, waking the threads of all cores takes longer than they save.
 ONE_THREAD_UP_TO = 300_000
 
 

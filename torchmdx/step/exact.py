@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.blocks import BlockedTensorNet, BlockedTensorNet2
+from torchmdx.evaluation.blocks import BlockedTensorNet, in_blocks
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.coulomb_cutoff import with_tight_sums
 from torchmdx.models.ensemble import Ensemble, mean_of, members_of, spread_of
@@ -17,7 +17,6 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.explicit import search_explicitly
 from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
@@ -39,7 +38,7 @@ def exact_results(potential: Potential | Ensemble, batch: Batch, *, stress: bool
     """
     exact = exact_copy(potential)
     blocked = [_in_blocks(member) for member in members_of(exact)]
-    whole = Ensemble(blocked, exact.names) if isinstance(exact, Ensemble) else blocked[0]
+    whole = Ensemble(blocked, exact.names, exact.spread_factors) if isinstance(exact, Ensemble) else blocked[0]
     batch = batch.to(dtype=torch.float64)
     edges = search_explicitly(batch, exact.search_cutoff(batch)) if batch.num_atoms > FEW_ATOMS else None
     found = evaluate(whole, batch, edges, stress=stress)
@@ -59,10 +58,8 @@ def exact_copy(potential: Potential | Ensemble) -> Potential | Ensemble:
 
 
 def _in_blocks(potential: Potential) -> Potential:
-    network = potential.network
-    if type(network) is TensorNet:
-        return potential.with_network(BlockedTensorNet(network))
-    return potential.with_network(BlockedTensorNet2(network)) if type(network) is TensorNet2 else potential
+    made = in_blocks(potential.network)
+    return potential if made is None else potential.with_network(made)
 
 
 def whole_only(potential: Potential | Ensemble, periodic: bool) -> str | None:

@@ -22,7 +22,7 @@ from torchmdx.structures.system import Batch, System
 
 # Steps that are kept on the CPU, where making another costs little.
 MOST_CPU_STEPS = 8
-# Up to so many atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
+# Up to this number of atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
 SHARED_UP_TO = 128
 # A size that was asked for so often gets a step of its own: its capture then costs less than it saves.
 OWN_AFTER = 4000

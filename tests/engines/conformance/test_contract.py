@@ -10,7 +10,9 @@ from interpreter import DEVICE, INTERPRETED, needs_kernels
 from model_kinds import FEW, KINDS, coulomb, kinds, zbl
 
 from torchmdx.engines.choose import choose_engine
-from torchmdx.engines.conformance import CONTRACT, Subject, check_engine
+from torchmdx.engines.conformance.check import check_engine
+from torchmdx.engines.conformance.contract import CONTRACT
+from torchmdx.engines.conformance.subject import Subject
 from torchmdx.engines.cpu.build import tensornet_library
 from torchmdx.engines.cpu.engine import CpuEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine

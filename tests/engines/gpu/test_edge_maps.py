@@ -16,6 +16,7 @@ from interpreter import INTERPRETED, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of, run
 
 from torchmdx import CapturedStep, Potential, TensorNet2Config
+from torchmdx.engines import ops
 from torchmdx.engines.plan import Workload, machine_named
 from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.evaluation.derivatives import evaluate
@@ -74,17 +75,12 @@ def weights():
     )
 
 
-def slope(z):
-    s = torch.sigmoid(z)
-    return s * (1 + z * (1 - s))
-
-
 def exact(w, z1, g3):
     """z₃ and the gradient in z₁, in float64."""
     z2 = torch.nn.functional.silu(z1.double()) @ w.middle.T + w.middle_bias.double()
     z3 = torch.nn.functional.silu(z2) @ w.last.T + w.last_bias.double().flatten()
-    g2 = (g3.double().flatten(1) @ w.last) * slope(z2)
-    return z3, (g2 @ w.middle) * slope(z1.double())
+    g2 = (g3.double().flatten(1) @ w.last) * ops.slope(z2)
+    return z3, (g2 @ w.middle) * ops.slope(z1.double())
 
 
 def rows_of(count, spare, seed=0):
@@ -190,6 +186,21 @@ def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(library, mak
     found = run(potential, batch, fast=fast, tiles=tiles)
     assert (found.scratch.charged.z2 == []) == (not keeps)
     assert found.scratch.charged.piece is None
+    wanted = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
+    torch.testing.assert_close(found.energies, wanted.energies, atol=1e-6, rtol=1e-7)
+    assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()
+
+
+@needs_kernels
+@pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
+def test_few_atoms_with_emulated_maps_agree_with_the_exact_model(library, make_potential, ethanol):
+    """One program per atom, and these maps between: no kernel of few atoms evaluates the network of edges."""
+    potential = make_potential(model="tensornet2", num_channels=C, num_layers=2)
+    fast = replanned(FastTensorNet2(potential, priors=True), edge_maps=True)
+    fast.edge_maps = maps_of(library, fast.charged.filters)
+    batch = batch_of(ethanol)
+    found = run(potential, batch, fast=fast, tiles=CUTS["row"])
+    assert found.sizes.one_program_per_atom
     wanted = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
     torch.testing.assert_close(found.energies, wanted.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()

@@ -85,8 +85,15 @@ def priors(kind):
 
 def search(split):
     from torchmdx.neighbors.search import empty_edges
-    from torchmdx.neighbors.single_pass import OnePassCellList
+    from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList
 
+    if split == "pairs":
+        for length in (2.0, 9.0):
+            small = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=[[length, 0, 0], [0, length, 0], [0, 0, length]],
+                                  pbc=True, dtype=torch.float32)
+            batch = Batch.from_systems([small])
+            OnePassBruteForce(batch, 3.0, 0.0, empty_edges(batch, 100))._search(batch.positions, batch.cell)
+        return
     OnePassCellList._sizes = lambda self: (16, 16, 1, 1, int(split))
     system = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True, dtype=torch.float32)
     batch = Batch.from_systems([system])
@@ -188,6 +195,7 @@ EXPECTED = {
     ("step", "float64"): {"_prepare", "_finish"},
     ("search", "1"): {"count_bins", "start_bins", "spread", "order_bins", "find_pairs", "start_rows", "write_edges"},
     ("search", "3"): {"find_pairs", "write_edges"},
+    ("search", "pairs"): {"brute_force"},
     ("training", "float32"): {
         "_multiply",
         "_sum_products",
@@ -234,13 +242,14 @@ EVERY = [
 ]
 OTHERS = {
     80: EVERY,
-    86: [*EVERY, ("half", "many"), ("search", "1")],
+    86: [*EVERY, ("half", "many"), ("search", "1"), ("search", "pairs")],
     89: [*EVERY, ("tf32", "many"), ("gated", "many"), ("tensornet2", "few"), ("charged", "few")],
     100: [*EVERY, ("search", "1"), ("step", "float32"), ("priors", "damped")],
     120: [*EVERY, ("search", "1"), ("step", "float32"), ("training", "float32"), ("priors", "damped")],
 }
 
 
+@pytest.mark.nightly_for("step", "tensornet", "search", "tensornet2")
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", TOGETHER, ids="-".join)
 def test_every_kernel_compiles(kinds):

@@ -29,7 +29,8 @@ NETWORKS = {
     "three": dict(num_layers=3, num_channels=32, activation="ssp", group="SO(3)", num_head_layers=2),
     "three, gated": dict(num_layers=3, num_channels=48, head="gated", num_head_layers=1, readout_activation=False),
     "turned": dict(num_layers=2, num_channels=96, group="SO(3)", activation="sigmoid", charge_factor=False),
-    "one, narrow": dict(num_layers=1, num_channels=20, head="gated", group="SO(3)", activation="silu"),
+    "one, narrow": dict(num_layers=1, num_channels=20, head="gated", group="SO(3)", messages="target"),
+    "own tensors": dict(num_layers=2, num_channels=64, messages="target", head="gated", **MATGL),
 }
 
 

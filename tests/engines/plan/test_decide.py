@@ -10,6 +10,7 @@ from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models.qet import QETConfig
 
 ETHANOL = Workload.usual(9)
 
@@ -43,7 +44,7 @@ def found(config, machine, precision="float32", priors=(), **facts):
         (
             dict(machine="CPU", network=dict(kind="Mine")),
             "exact",
-            "exact model: its network must be a TensorNet or a TensorNet2, got a Mine",
+            "exact model: its network must be a TensorNet, a TensorNet2, a QET, got a Mine",
         ),
         (
             dict(machine="H100", network=dict(kind="Mine")),
@@ -83,6 +84,25 @@ def test_a_tensornet2(case, engine, why):
     assert (plan.engine, plan.why) == (engine, why)
 
 
+@pytest.mark.parametrize(
+    ("case", "engine", "why"),
+    [
+        (dict(machine="CPU"), "C", "features in C on the CPU, equilibration and head between the passes"),
+        (dict(machine="CPU", compiled=False), "pairs", "network of pairs: it needs the compiled library"),
+        (
+            dict(machine="H100"),
+            "pairs",
+            "network of pairs: the charge equilibration of a QET has no fused kernels",
+        ),
+    ],
+    ids=str,
+)
+def test_a_qet(case, engine, why):
+    plan = found(QETConfig(), **case)
+    assert (plan.engine, plan.why) == (engine, why)
+    assert plan.warning == (why.removeprefix("network of pairs: ") if case["machine"] == "H100" else None)
+
+
 def test_who_leaves_the_kernels_on_a_gpu_is_warned():
     wide, reason = TensorNetConfig(num_channels=320), "num_channels must be at most 256, got 320"
     plan = found(wide, "H100")
@@ -119,12 +139,12 @@ def test_priors_have_kernels_of_their_own_or_none():
     work = replace(ETHANOL, search_cutoff=10.0)
     priors = [ZBLConfig(), CoulombConfig()]
     stages = {s.name: s.runs for s in plan(TensorNet2Config(), priors, work, "float32", machine_named("H100")).stages}
-    assert stages["prior zbl"] == "torch, by autograd"
+    assert stages["prior zbl"] == "torch, by autograd, a branch beside the network"
     assert stages["prior coulomb"] == "Triton"
     assert stages["list"] == "one of the network's own"
     cpu = replace(machine_named("CPU"), pair_kernels=False)
     stages = {s.name: s.runs for s in plan(TensorNet2Config(), priors, work, "float32", cpu).stages}
-    assert stages["prior coulomb"] == "torch, by autograd"
+    assert stages["prior coulomb"] == stages["prior zbl"] == "torch, by autograd"
     assert "list" not in stages
 
 

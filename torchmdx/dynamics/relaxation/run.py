@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
-from torchmdx.dynamics.relaxation.batches import Batches
+from torchmdx.dynamics.relaxation.batches import RelaxationBatches
 from torchmdx.dynamics.relaxation.endings import failed
 from torchmdx.dynamics.relaxation.fire import FireSettings
-from torchmdx.dynamics.relaxation.tasks import Relaxed, Task, groups_of, task_of
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed, groups_of, task_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
@@ -125,7 +125,7 @@ def _run(
     stop: Callable[[], bool],
     report: Callable[[str], None],
 ) -> Iterator[Relaxed]:
-    tasks: list[Task] = []
+    tasks: list[RelaxationTask] = []
     for index, atoms in enumerate(structures):
         try:
             tasks.append(task_of(index, atoms, model, settings, charge))
@@ -133,12 +133,12 @@ def _run(
             yield failed(index, atoms, str(error))
     _warn_of_doubts(model, tasks)
     for group in groups_of(tasks):
-        yield from Batches(
+        yield from RelaxationBatches(
             model, group, settings, precision=dtype, mode=mode, batch_atoms=batch_atoms, stop=stop, report=report
         ).run()
 
 
-def _warn_of_doubts(model: Potential | Ensemble, tasks: list[Task]) -> None:
+def _warn_of_doubts(model: Potential | Ensemble, tasks: list[RelaxationTask]) -> None:
     """Warns once of each kind of structure that the potential was not made for, with the number of structures."""
     kinds: Counter[tuple[int, float, bool]] = Counter()
     numbers: dict[tuple[int, float, bool], list[int]] = {}

@@ -82,6 +82,10 @@ class CpuPriorEngine:
             found.append(self._by_autograd(batch, edges, channels, forces=forces, stress=stress))
         return functools.reduce(operator.add, found)
 
+    def _energies(self, geometry: Geometry) -> Tensor:
+        """Energies [N] that autograd differentiates."""
+        return self.potential.prior_energies(geometry, self.others)
+
     def _by_autograd(
         self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
     ) -> PriorResult:
@@ -100,8 +104,7 @@ class CpuPriorEngine:
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             distance = torch.linalg.vector_norm(vectors, dim=-1)
             geometry = Geometry(seen, edges, distance, places, channels, lattice)
-            energies = self.potential.prior_energies(geometry, self.others)
-            energies = of_owned(energies, batch)
+            energies = of_owned(self._energies(geometry), batch)
             total = energies.sum()
         slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None
         if channels is not None:

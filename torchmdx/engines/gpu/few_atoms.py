@@ -61,8 +61,8 @@ class RowChain(Chain):
         here, y, last = w.layers[i], b.y[own], i == len(w.layers) - 1
         following = here if last else w.layers[i + 1]
         one_atom.layer[(self.n,)](
-            y, self.gradient.m[i] if keep else y, self.charge, self.system, here.table, here.own, *self._list(),
-            here.mix_out, b.x[own], self.gradient.d[i] if keep else y, b.x[after],
+            y, self.gradient.m[i] if keep else y, self.charge, self.system, here.table, here.own, self.edges.row_ptr,
+            self.senders, b.knot, b.place, here.mix_out, b.x[own], self.gradient.d[i] if keep else y, b.x[after],
             b.inverse_of(after), following.mix_in, y if last else b.y[after],
             here.mix_out_back, y if b.gradient is None else b.gradient.x, b.p,
             w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
@@ -78,7 +78,7 @@ class RowChain(Chain):
         for i in reversed(range(len(w.layers))):
             here, before = w.layers[i], max(i - 1, 0)
             one_atom.layer_gradient[(self.n,)](
-                b.y[i], g.m[i], b.p, here.table, here.own, *self._list(), b.stretch, g.pull,
+                b.y[i], g.m[i], b.p, here.table, here.own, self.senders, *self._list(), b.stretch, g.pull,
                 g.half, here.mix_in_back, b.x[i], b.inverse[i], g.x, self.charge, self.system,
                 g.d[before], w.layers[before].mix_out_back, b.y[before], g.m[before],
                 b.a, b.hidden, b.gate, g.mixed, w.gate_scale, w.gate_in_back, w.gate_out_back, w.mix_back,
@@ -93,6 +93,8 @@ class RowChain(Chain):
         b, g, w, e, t = self.b, self.gradient, self.weights, self.edges, self.tiles
         # Virials can be summed only after all forces; energies need not wait.
         systems = 0 if virial else self.sizes.num_systems
+        if self.before_forces is not None:
+            self.before_forces()
         force_kernels.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, *self.beside,
             self.buffers.forces, g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n,

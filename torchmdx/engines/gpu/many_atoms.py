@@ -5,6 +5,7 @@ A new kernel is a function in kernels/, its buffers in buffers.py, and its launc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import triton
@@ -53,10 +54,15 @@ class Chain(Products):
         self.buffers, self.sizes, self.tiles, self.b = buffers, buffers.sizes, buffers.sizes.tiles, buffers.scratch
         self.positions, self.numbers, self.system = positions, atomic_numbers, system_index
         self.cell, self.charge, self.edges = cell, charge, edges
+        self.gathers = model.config.messages == "source"
+        # Of each edge, the atom whose tensors its message carries: the neighbour, or the atom that receives it.
+        self.senders = edges.source if self.gathers else edges.target
         self.n, self.c, self.within = buffers.sizes.num_atoms, self.weights.channels, within
         self.split, self.tables = model.split_weights, model.tables
         # Forces [N,3] and virials [N,9] of other energies, to be set before `backward`.
         self.beside: tuple[Tensor | None, Tensor | None] = (None, None)
+        # What is called when they are needed.
+        self.before_forces: Callable[[], None] | None = None
         self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
@@ -69,8 +75,10 @@ class Chain(Products):
         """Number of atoms that a kernel evaluates; of a domain those with at most so many hops, counted on the device.
 
         Energies are those of owned atoms, and a layer reads the neighbours of the atoms that it updates. So layer i of
-        L updates atoms with at most L-1-i hops, and the embedding is needed of those with at most L.
+        L updates atoms with at most L-1-i hops, and the embedding is needed of those with at most L. Where messages
+        carry an atom's own tensors, only owned atoms are needed.
         """
+        hops = hops if self.gathers else 0
         return self.n if self.within is None else self.within[hops : hops + 1]
 
     @property
@@ -142,7 +150,7 @@ class Chain(Products):
         b, w, e, t = self.b, self.weights.layers[i], self.edges, self.tiles
         walk, table = t.messages.options(self.c), self.tables[i + 1]
         messages.messages[(triton.cdiv(self.n, t.messages.rows) * (self.c // walk["SLICE"]),)](
-            y, self.gradient.m[i] if keep else y, b.p, self.charge, self.system, table, w.own, e.row_ptr, e.source,
+            y, self.gradient.m[i] if keep else y, b.p, self.charge, self.system, table, w.own, e.row_ptr, self.senders,
             b.knot, b.place, self._units(i, keep), self.atoms(len(self.weights.layers) - 1 - i), self.split.units[i],
             CHANNELS=self.c, DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections,
             **walk,
@@ -224,6 +232,8 @@ class Chain(Products):
         """Forces from the gradient in the sums over neighbours and from what messages left at the edges."""
         b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
         reach = len(w.layers)
+        if self.before_forces is not None:
+            self.before_forces()
         rare = gradient_by_elements(self, gradient)
         # Fewer programs where nearly all of them have nothing to do.
         walk = (t.surroundings_gradient if rare is None else t.surroundings).options(self.c)
@@ -274,7 +284,7 @@ class Chain(Products):
         updated = len(self.weights.layers) - 1 - i  # hops
         walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
         messages.messages_gradient[(triton.cdiv(self.n, t.messages_gradient.rows) * len(g.pull),)](
-            b.y[i], g.m[i], b.p, table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, self._units(i),
+            b.y[i], g.m[i], b.p, table, w.own, e.row_ptr, self.senders, b.knot, b.place, g.pull, self._units(i),
             self.atoms(updated + 1), self.atoms(updated), e.capacity, self.split.units[i], CHANNELS=self.c,
             DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
@@ -290,6 +300,6 @@ class Chain(Products):
         if self.sizes.num_systems:
             force_kernels.sum_systems[(self.sizes.num_systems,)](
                 self.system, out.energies, self.weights.shift,
-                out.virial if gradient is None else gradient.virials, out.energy, out.virial, self.cell, out.stress, self.n,
-                VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
+                out.virial if gradient is None else gradient.virials, out.energy, out.virial, self.cell, out.stress,
+                self.n, VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
             )  # fmt: skip

@@ -4,10 +4,10 @@
     here:                  one kernel, whose blocks all run at the same time and wait for each other
 
 Each cluster of SHARES blocks takes some of the atoms, each of its blocks WIDE of their channels. The kernel serves most
-networks of up to CHANNELS channels (`serves.one_launch` of engines/plan): energies alone or with forces and virials; for
-structures without periodic directions also a whole step, from coordinates to results (one_launch_step.cuh, `run_step`),
-or several steps of dynamics (one_launch_motion.cuh). Evaluations with work between forward and backward pass take the
-chain.
+networks of up to CHANNELS channels (`serves.one_launch` of engines/plan): energies alone, or with forces and virials.
+For structures without periodic directions it also does a whole step, from coordinates to results (one_launch_step.cuh,
+`run_step`), or several steps of dynamics (one_launch_motion.cuh). Evaluations with work between forward and backward
+pass take the chain.
 
 The kernel is compiled for the network and, for few atoms in a cluster, for the numbers of its plan; for virials and for
 steps of dynamics once more.

@@ -96,7 +96,7 @@ class LeanChain(Chain):
         b, w, e, t = self.b, self.weights.layers[i], self.edges, self.tiles
         walk, table = t.messages.options(self.c), self.tables[i + 1]
         messages.messages[(triton.cdiv(self.n, t.messages.rows) * (self.c // walk["SLICE"]),)](
-            y, self.sent[i], p, self.charge, self.system, table, w.own, e.row_ptr, e.source, b.knot, b.place,
+            y, self.sent[i], p, self.charge, self.system, table, w.own, e.row_ptr, self.senders, b.knot, b.place,
             self._units(i), self.atoms(len(self.weights.layers) - 1 - i), self.split.units[i], CHANNELS=self.c,
             DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
         )  # fmt: skip
@@ -151,8 +151,9 @@ class LeanChain(Chain):
         )
         walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
         messages.messages_gradient[(triton.cdiv(self.n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, gy, table, w.own, e.row_ptr, e.source, b.knot, b.place, g.pull, units, sent, received, e.capacity,
-            unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
+            y, gm, gy, table, w.own, e.row_ptr, self.senders, b.knot, b.place, g.pull, units, sent, received,
+            e.capacity, unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first,
+            **walk,
         )  # fmt: skip
         self._multiply_parts(gy, self.split.mix_in_back[i], d[i], hops=updated + 1)
         mixed = self._mixed(i)

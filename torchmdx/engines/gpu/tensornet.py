@@ -184,7 +184,7 @@ class FastTensorNet:
         return PresentElements.of(self.element_functions, elements, self.weights.sources)
 
     def use_one_launch(self, *, virials: bool = False) -> None:
-        """Makes `run` take one kernel for energies, forces and, if told, virials, in the buffers of the last `allocate`.
+        """Makes `run` take one kernel for energies, forces and, if told, virials, in the buffers of `allocate`.
 
         Its blocks wait for each other, so no other such kernel should run at the same time. Raises ValueError if the
         kernel does not serve this network, these buffers or this GPU; CompileError, CacheError or DriverError.

@@ -1,21 +1,22 @@
 """An engine for potentials with priors: the network by fused kernels, the priors separately.
 
-Coulomb energies have kernels of their own; other priors are differentiated by autograd. The sum over the reciprocal
-lattice of an Ewald sum is a branch beside these kernels.
+Coulomb energies have kernels of their own; other priors are differentiated by autograd. Those that need nothing of the
+network are a branch of the graph, which begins with the network and joins before forces are summed. The sum over the
+reciprocal lattice of an Ewald sum is a branch that runs in parallel with the Coulomb kernels.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines.engine import Outputs
-from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.branches import Branch, beside
 from torchmdx.engines.gpu.engine import allocate, planned_for, within_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.pairs.energy import strained_positions
@@ -28,7 +29,10 @@ from torchmdx.evaluation.derivatives import per_volume, strained_cell
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.priors.d2 import D2
+from torchmdx.models.priors.d3 import D3
 from torchmdx.models.priors.ewald import KVectors
+from torchmdx.models.priors.zbl import ZBL
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
@@ -40,7 +44,8 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb, Found
     from torchmdx.engines.gpu.triton.reciprocal import DirectReciprocal
 
-RECIPROCAL = 3  # the number of a branch; charged.py has others
+RECIPROCAL, BRANCH = 3, 4  # numbers of branches; charged.py has others
+WITHOUT_CHARGES = (ZBL, D2, D3)  # priors that read no charges
 
 
 class GpuPriorEngine:
@@ -104,9 +109,10 @@ class GpuPriorEngine:
         batch = replace(self.batch, positions=positions, cell=cell)
         inner = edges if self.near is None else self._nearer(batch, edges)
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, inner)
-        priors = _Priors(self, batch, edges, forces, self.stress and forces)
         virial, within = self.stress and forces, within_of(batch)
-        found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
+        with beside(positions.device, BRANCH) as branch:
+            priors = _Priors(self, batch, edges, forces, virial, branch)
+            found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
         stress = found.stress
         if isinstance(priors.virial, Tensor):
             stress = per_volume(found.virial + priors.virial, cell)
@@ -125,17 +131,33 @@ class GpuPriorEngine:
         return self.near.edges(batch, edges)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What autograd finds: energies [N], forces [N,3], virial [S,3,3], pull: gradient in charges."""
+
+    energies: Tensor
+    forces: Tensor | None = None
+    virial: Tensor | None = None
+    pull: Tensor | None = None
+
+
 class _Priors:
-    """One evaluation of the priors, between forward and backward pass of the kernels.
+    """One evaluation of the priors: in a branch, or between forward and backward pass of the kernels.
 
     Energies are added to those of the network. Forces and virials reach the kernels that sum them over atoms.
-    virial: of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3]
+    virial: of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3].
     """
 
-    def __init__(self, engine: GpuPriorEngine, batch: Batch, edges: Edges, forces: bool, stress: bool) -> None:
-        self.engine, self.batch, self.edges = engine, batch, edges
+    def __init__(
+        self, engine: GpuPriorEngine, batch: Batch, edges: Edges, forces: bool, stress: bool, branch: Branch
+    ) -> None:
+        self.engine, self.batch, self.edges, self.branch = engine, batch, edges, branch
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0
+        self.found: _Found | None = None
+        self.in_branch = bool(engine.others) and all(type(prior) in WITHOUT_CHARGES for prior in engine.others)
+        if self.in_branch:
+            branch.run(lambda: self._by_autograd(None))
 
     def evaluate(self, chain: Any) -> None:
         """Called after the kernels' forward pass: reads their charges and sets what their backward pass adds."""
@@ -144,8 +166,30 @@ class _Priors:
             chain.beside = (engine.forces, engine.virials if self.with_stress else None)
         for k, (prior, direct) in enumerate(engine.direct):
             self._directly(prior, direct, chain, add=k > 0)
-        if engine.others:
-            self._by_autograd(chain)
+        if not engine.others:
+            return
+        if not self.in_branch:
+            channels_of: Callable[[], Tensor] | None = getattr(chain, "channels", None)
+            self._by_autograd(None if channels_of is None else channels_of())
+        if self.in_branch and self.with_forces:
+            chain.before_forces = lambda: self._take(chain)
+        else:
+            self._take(chain)
+
+    def _take(self, chain: Any) -> None:
+        """Adds what autograd has found to the results and to what the kernels sum."""
+        self.branch.join()
+        assert self.found is not None
+        found, engine, direct = self.found, self.engine, bool(self.engine.direct)
+        chain.buffers.energies.add_(found.energies)
+        if found.forces is not None:
+            (engine.forces.add_ if direct else engine.forces.copy_)(found.forces)
+        if found.virial is not None:
+            self.virial = self.virial + found.virial
+        if self.with_stress and not direct:
+            engine.virials.zero_()
+        if found.pull is not None:
+            chain.take_pull(found.pull, add=chain.pulled)
 
     def _directly(self, prior: Coulomb, direct: DirectCoulomb, chain: Any, *, add: bool) -> None:
         """A prior that has kernels. add: to the forces and gradients that are there."""
@@ -196,11 +240,9 @@ class _Priors:
                 chain.take_pull(far.pull, add=True)
         self.virial = self.virial + far.virial
 
-    def _by_autograd(self, chain: Any) -> None:
-        """The other priors."""
-        batch, potential, direct = self.batch, self.engine.potential, bool(self.engine.direct)
-        channels_of: Callable[[], Tensor] | None = getattr(chain, "channels", None)
-        channels = None if channels_of is None else channels_of()
+    def _by_autograd(self, channels: Tensor | None) -> None:
+        """The other priors. channels: charges that the network has predicted, if any are read."""
+        batch, potential = self.batch, self.engine.potential
         find_reverse(self.edges, self.engine.reverse)
         pairs = PairList.of(self.edges, self.engine.reverse)
         with torch.set_grad_enabled(self.with_forces):
@@ -219,19 +261,14 @@ class _Priors:
             geometry = pair_geometry(seen, pairs, vectors, lattice, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
             total = energies.sum()
-        chain.buffers.energies.add_(energies.detach())
+        self.found = _Found(energies.detach())
         if not self.with_forces:
             return
         inputs = [x for x in (positions, strain, channels) if x is not None]
         found = iter(torch.autograd.grad(total, inputs, allow_unused=True))
         forces = -_or_zeros(next(found), positions)
-        (self.engine.forces.add_ if direct else self.engine.forces.copy_)(forces)
-        if strain is not None:
-            self.virial = self.virial + _or_zeros(next(found), strain)
-            if not direct:
-                self.engine.virials.zero_()
-        if channels is not None and (pull := next(found)) is not None:
-            chain.take_pull(pull, add=chain.pulled)
+        virial = None if strain is None else _or_zeros(next(found), strain)
+        self.found = _Found(energies.detach(), forces, virial, next(found, None))
 
 
 def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:

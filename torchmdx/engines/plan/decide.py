@@ -13,15 +13,19 @@ from typing import Any
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.kernels import KernelPlan, plan_kernels
 from torchmdx.engines.plan.machine import Machine
-from torchmdx.engines.plan.request import HEAD_KINDS, Candidate, Network, Request
+from torchmdx.engines.plan.request import HEAD_KINDS, KINDS, Candidate, Network, Request
 from torchmdx.engines.plan.workload import Stage, Workload
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.d2 import D2Config
+from torchmdx.models.priors.d3 import D3Config
+from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
 
 PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
 ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
+WITHOUT_CHARGES = (ZBLConfig, D2Config, D3Config)  # of priors that need nothing of the network
 FUSED, PAIRS, COMPILED, EXACT = BUILT_IN = ("fused", "pairs", "C", "exact")
 SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
 
@@ -163,16 +167,20 @@ def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None
     """Why the fused kernels cannot evaluate a network; None if they can."""
     if not machine.triton:
         return "it needs triton, which is not installed"
+    if network.kind == "QET":
+        return "the charge equilibration of a QET has no fused kernels"
     if not network.is_built_in:
         wanted = "TensorNet2" if isinstance(config, TensorNet2Config) else "TensorNet"
         return f"its network must be a {wanted}, got {network.kind}"
-    return serves.fused_kernels(config)
+    return network.unknown or serves.fused_kernels(config)
 
 
 def why_not_compiled(network: Network, machine: Machine) -> str | None:
     """Why the C code cannot evaluate a network; None if it can."""
     if not network.is_built_in:
-        return f"its network must be a TensorNet or a TensorNet2, got a {network.kind}"
+        return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
+    if network.unknown is not None:
+        return network.unknown
     if network.head not in HEAD_KINDS:
         return f"its head must be a ScalarHead or a GatedHead, got a {network.head.rpartition('.')[2]}"
     if network.dtype != "float32":
@@ -203,6 +211,9 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"
         stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
+        if network.kind == "QET":
+            why = "features in C on the CPU, equilibration and head between the passes"
+            stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
     return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")
@@ -223,10 +234,19 @@ def _exact(why: str) -> Stage:
 def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
     """kernel: the language of the kernel for Coulomb energies; empty where there is none."""
     autograd, stages = "torch, by autograd", []
+    others = [prior for prior in priors if not (kernel and type(prior) is CoulombConfig)]
+    branch = kernel == "Triton" and all(type(prior) in WITHOUT_CHARGES for prior in others)
     for prior in priors:
-        direct = kernel and type(prior) is CoulombConfig
-        why = "it has a kernel of its own" if direct else "it has no kernel of its own"
-        stages.append(Stage(f"prior {prior.name}", kernel if direct else autograd, why, autograd if direct else ""))
+        name = f"prior {prior.name}"
+        if prior not in others:
+            stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
+        elif branch:
+            beside = "a branch beside the network"
+            stages.append(
+                Stage(name, f"{autograd}, {beside}", "it needs nothing of the network", "one after the other")
+            )
+        else:
+            stages.append(Stage(name, autograd, "it has no kernel of its own"))
     return stages
 
 

@@ -30,6 +30,8 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
     every image of an atom moves with it (wave vector zero). It takes one backward pass for each of its rows. For an
     ensemble it is the mean. Raises as `Pairs.of`.
     """
+    if not system.num_atoms:
+        return torch.zeros(0, 0, dtype=torch.float64, device=potential.device)
     pairs = Pairs.of(potential, system)
     chosen = torch.as_tensor(range(system.num_atoms) if atoms is None else atoms, dtype=torch.int64, device="cpu")
     components = (3 * chosen[:, None] + torch.arange(3, device="cpu")).flatten().to(potential.device)

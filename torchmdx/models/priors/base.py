@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
@@ -83,8 +84,11 @@ class PriorConfig:
     name: ClassVar[str]
 
     def scaled(self, factor: float) -> Self:
-        """The settings of the same prior with its energy multiplied by a factor."""
-        raise NotImplementedError
+        """The settings of the same prior with its energy multiplied by a factor.
+
+        Only conversions of energies need it. Raises NotImplementedError for a prior that does not define it.
+        """
+        raise NotImplementedError(f"the prior {self.name} must define scaled(factor), which changes its energy unit")
 
     def _require_lengths(self, *names: str) -> None:
         for name in names:
@@ -104,7 +108,7 @@ class PriorConfig:
         return replace(self, **{name: getattr(self, name) * factor})
 
 
-class Prior(nn.Module):
+class Prior(nn.Module, ABC):
     """An energy term without weights, eV, differentiable to any order.
 
     max_z: the largest atomic number it supports.
@@ -131,9 +135,9 @@ class Prior(nn.Module):
         """
         return []
 
+    @abstractmethod
     def forward(self, geometry: Geometry) -> Tensor:
         """Energies [N] of the atoms, which sum to the energy of their system."""
-        raise NotImplementedError
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         exact = dict(self.named_buffers(recurse=False))

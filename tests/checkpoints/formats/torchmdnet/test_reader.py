@@ -266,6 +266,7 @@ def options(**held):
     [
         (prior("External", {}), "prior_model External is not supported"),
         (options(prior_model=[{"Atomref": {"enable": False}}, {"D4": None}]), "prior_model D4 is not supported"),
+        (options(model="tensornet2_resp"), "tensornet2_resp, such as AceFF-2-RESP-1, has a head of RESP charges"),
         (options(output_model="DipoleMoment"), "output_model must be 'Scalar', got 'DipoleMoment'"),
         (
             options(output_model="ScalarPlusWeightedCoulomb"),

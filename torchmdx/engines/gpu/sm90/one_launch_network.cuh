@@ -19,6 +19,9 @@
 #ifndef READOUT_ACTIVATION
 #define READOUT_ACTIVATION 1
 #endif
+#ifndef GATHERS // whether messages carry the tensors of neighbours, not those of the atom that receives them
+#define GATHERS 1
+#endif
 #ifndef ACTIVATION
 #define ACTIVATION 0
 #endif

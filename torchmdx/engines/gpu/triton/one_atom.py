@@ -465,7 +465,7 @@ def update_atom(
 
 @triton.jit
 def layer_gradient(
-    Y, GM, GY, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
+    Y, GM, GY, TABLE, OWN, SENDER, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF,
     MIX_IN_BACK, X, INVERSE, G, CHARGE, SYSTEM,
     D, MIX_OUT_BACK, BEFORE_Y, BEFORE_M,
     A, HIDDEN, GATE, MIXED, GATE_SCALE, GATE_IN_BACK, GATE_OUT_BACK, MIX_BACK, FILTERS, NUMBERS, TARGETS, SOURCES,
@@ -476,13 +476,14 @@ def layer_gradient(
 ):  # fmt: skip
     """GM and GY of the layer before from those of a layer; of the first layer (EMBEDDING), HALF of every edge.
 
-    FIRST: the first of these kernels, which writes PULL instead of adding to it.
+    FIRST: the first of these kernels, which writes PULL instead of adding to it. SENDER [E]: whose tensors the messages
+    carry, as in `Chain.senders`.
     """
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts = work + PARTS * CHANNELS
     (_messages_gradient_apart if APART else _messages_gradient)(
-        Y, GM, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST
+        Y, GM, TABLE, ROW_PTR, SENDER, KNOT, PLACE, PULL, parts, CHANNELS, DEGREE, DEPTH, FIRST
     )
     tl.debug_barrier()
     one_atom_maps.messages_back(parts, GM + row, GY + row, OWN, work, CHANNELS, DEPTH)
