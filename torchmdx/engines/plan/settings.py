@@ -27,6 +27,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "charge_factor": (True, False),
     "num_charges": ANY,
     "charge_slack": ANY,
+    "hardness": ("environment", "element"),
+    "coulomb": ANY,
 }
 
 
