@@ -61,7 +61,11 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (
         r"py:.*",
-        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run\.files\.RunFiles|log\.LogRow|restraints\.Restraint)",
+        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|log\.LogRow|restraints\.Restraint)",
+    ),
+    (
+        r"py:.*",
+        r"torchmdx\.dynamics\.run\.(files\.RunFiles|outputs\.OutputSchedule)",
     ),
     (r"py:.*", r"torchmdx\.engines\.plan\.(request\.Network|workload\.Workload|machine\.Machine)"),
     (r"py:.*", r"torchmdx\.report\.page\.PageSection"),
