@@ -9,6 +9,7 @@ import wrong_labels
 from wrong_labels import both, energies, forces
 
 from torchmdx.datasets.data_checks import check_data
+from torchmdx.datasets.energy_units import depth, unit_of
 from torchmdx.datasets.findings import table
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import fit_references
@@ -120,3 +121,16 @@ def test_copies_in_two_parts_are_named(tmp_path):
     assert exact.extreme
     lines = table(found, store)
     assert any("made.xyz, frames 40, 41, 42" in line for line in lines)
+
+
+def test_energies_of_valence_electrons_are_not_taken_for_hartree(tmp_path):
+    """Their ratios to all electrons may be near 1/27.2, and differ between formulas."""
+    valence = {1: -13.6, 6: -1030.0 / 20.5, 8: -2042.0 / 41}
+
+    def change(k, f):
+        lost = sum(valence[int(z)] - wrong_labels.ATOMS[int(z)] for z in f.atomic_numbers)
+        return replace(f, energy=f.energy + lost)
+
+    store = wrong_labels.store(tmp_path / "s", change=change)
+    assert unit_of(float(np.median(depth(store.gather(np.arange(60)))))) == "hartree"
+    assert of(checked(store), "energy unit") == []

@@ -34,7 +34,7 @@ SYMMETRIC, NEIGHBOURHOOD = 1e-3, 4.0  # of the sum of weighted directions to nei
 AGAINST, ALIKE, FACTOR = -0.5, 0.6, (1 / 8, 5.0)  # of the pair potential's correlation and ratio
 SCALED = 1.5  # ratio of energy changes of consecutive frames, from which it is extreme
 COPIED = 0.5  # share of a part
-SAME_DEPTH = 0.02  # relative spread over frames of different formulas
+FORMULAS, SAME_DEPTH = 3, 0.02  # relative spread over frames of different formulas
 
 
 def check_data(store: Store, parts: Mapping[str, Indices]) -> list[Finding]:
@@ -171,9 +171,11 @@ def _units(labels: _Columns) -> list[Finding]:
     unit = unit_of(middle)
     if unit is None:
         return []
-    # Energies of pseudopotentials are other fractions for other elements.
+    # Energies of valence electrons are other fractions for other elements.
     spread = float(np.median(np.abs(labels.depth[there] / middle - 1)))
-    sure = len(np.unique(labels.formula[there].round(6))) >= 3 and spread < SAME_DEPTH
+    sure = len(np.unique(labels.formula[there].round(6))) >= FORMULAS
+    if sure and spread > SAME_DEPTH:
+        return []
     text = (
         f"energies are {middle:.3g} times those of the electrons of neutral atoms in eV, as if they were in {unit}: "
         "set data.energy_unit (--energy-unit)"
