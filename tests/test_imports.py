@@ -273,6 +273,7 @@ def test_modules_of_the_package_are_attributes():
     modules_after("import torchmdx", check)
 
 
+@pytest.mark.nightly
 def test_a_first_energy_and_forces_need_no_compiler_of_torch():
     """torch._dynamo and sympy take seconds to import, and some derivatives of torch import them."""
     loaded = modules_after(

@@ -107,8 +107,17 @@ def test_another_function_of_the_models_is_refused_wherever_a_copy_would_be_used
     with pytest.raises(ValueError, match=rf"must be that of {PAIRS}: .*{values}"):
         has_kernels(Potential(TensorNetConfig(num_channels=4, num_radial=5, cutoff=5.0)).network)
     pytest.importorskip("triton")
-    with pytest.raises(ValueError, match=rf"must be that of {TRITON} and {CLUSTER} and {MAPS}: .*{values}"):
+    with pytest.raises(ValueError, match=rf"must be that of {TRITON}, {CLUSTER}, {MAPS}: .*{values}"):
         FastTensorNet2(potential, bound=1.0)
+
+
+def test_a_function_that_is_not_1_at_distance_0_is_refused(monkeypatch):
+    """Also if all copies agree: kernels leave it out there."""
+    half = lambda r, cutoff: 0.5 * torch.cos(0.5 * torch.pi / cutoff * r) ** 2 * (r < cutoff)  # noqa: E731
+    monkeypatch.setattr(cutoff_copies, "cosine_cutoff", half)
+    monkeypatch.setattr(cutoff_copies, "repeated", half)
+    with pytest.raises(ValueError, match="kernels leave it out at distance 0, where it must be 1, got 0.5"):
+        require_repeated(5.0, C)
 
 
 def test_the_function_as_it_is_passes():

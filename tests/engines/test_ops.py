@@ -45,7 +45,9 @@ def test_messages_are_sums_over_neighbours_and_the_atom_itself(batch):
         for e, (i, j) in enumerate(zip(edges.target.tolist(), edges.source.tolist(), strict=True)):
             for m in range(9):
                 wanted[i, m] += f[e, PART[m]].numpy() * y[j if gathers else i, m].numpy()
-        np.testing.assert_allclose(ops.message(edges, f, own, y, gathers=gathers), wanted, atol=1e-12)
+        np.testing.assert_allclose(
+            ops.message(edges.target, f, own, y, y[edges.source if gathers else edges.target]), wanted, atol=1e-12
+        )
 
 
 def test_the_embedding_is_a_sum_of_matrices_of_directions(batch):

@@ -124,3 +124,49 @@ def test_a_batch_with_molecules(potential, crystal, slab, ethanol):
     found = step(np.concatenate([atoms.positions for atoms in structures]))
     np.testing.assert_allclose(found.energies, wanted.energies, rtol=0, atol=1e-2)
     assert np.linalg.norm(found.forces - wanted.forces.numpy()) < 2 * ACCURACY * float(wanted.forces.norm())
+
+
+def on_gpu(potential, atoms, **options):
+    single = potential(torch.float32).to("cuda")
+    return CapturedStep(single, System.from_ase(atoms), mode="graph", stress=True, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["crystal", "slab"])
+def test_a_graph_is_as_accurate_as_requested_and_gives_equal_bits(potential, name, request):
+    atoms = request.getfixturevalue(name)
+    step = on_gpu(potential, atoms)
+    for seed in range(3):
+        atoms.rattle(0.04, seed=seed)
+        found, wanted = step(atoms.positions, atoms.cell.array), exact(potential(), atoms)
+        again = step(atoms.positions, atoms.cell.array)
+        assert np.linalg.norm(found.forces - wanted.forces.numpy()) < 2 * ACCURACY * float(wanted.forces.norm())
+        stress = np.abs(found.stress[0] - wanted.stress[0].numpy()).max()
+        assert stress < 1e-3 * float(wanted.stress.abs().max())
+        assert np.array_equal(again.forces, found.forces)
+        assert np.array_equal(again.stress, found.stress)
+    assert step.mode == "graph"
+
+
+@pytest.mark.gpu
+def test_a_graph_recovers_from_a_cell_that_has_changed_too_far(potential, crystal):
+    step = on_gpu(potential, crystal)
+    for factor in (1.0, 1.02, 1.2, 0.9):
+        atoms = crystal.copy()
+        atoms.set_cell(crystal.cell.array * factor, scale_atoms=True)
+        found, wanted = step(atoms.positions, atoms.cell.array), exact(potential(), atoms)
+        assert np.linalg.norm(found.forces - wanted.forces.numpy()) < 2 * ACCURACY * float(wanted.forces.norm())
+    assert step.num_recoveries >= 1
+    assert step.mode == "graph"
+
+
+@pytest.mark.gpu
+def test_a_graph_of_several_systems(potential, crystal, ethanol):
+    structures = [System.from_ase(atoms) for atoms in (crystal, ethanol, crystal)]
+    batch = Batch.from_systems(structures)
+    step = CapturedStep(potential(torch.float32).to("cuda"), batch, mode="graph", energies=True)
+    wanted = evaluate(with_tight_sums(potential()), batch)
+    for _ in range(3):
+        found = step(batch.positions.numpy())
+    np.testing.assert_allclose(found.energies, wanted.energies, rtol=0, atol=1e-2)
+    assert np.linalg.norm(found.forces - wanted.forces.numpy()) < 2 * ACCURACY * float(wanted.forces.norm())

@@ -20,7 +20,7 @@ from torchmdx.structures.system import Batch
 
 pytest.importorskip("triton")
 from torchmdx.engines.gpu.one_launch import OneLaunch
-from torchmdx.engines.plan.clusters import AtomClusters
+from torchmdx.engines.plan.clusters import AtomClusters, ClusterNetwork
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +244,34 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
         assert torch.equal(found[name], value), name
     for name in ("row_ptr", "source", "target", "shifts", "num_edges", "needed", "overflow"):
         assert torch.equal(getattr(case.search.edges, name), getattr(other.search.edges, name)), name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(num_layers=0, num_channels=32, head="gated"),
+        dict(num_layers=1),
+        dict(num_layers=3, num_head_layers=1, messages="target"),
+    ],
+    ids=str,
+)
+def test_steps_of_other_networks_are_those_of_the_host(settings, tmp_path):
+    torch.manual_seed(0)
+    made = Potential(TensorNetConfig(**settings)).requires_grad_(False)
+    network = ClusterNetwork.of(made.config)
+    kernel = Emulator(tmp_path, STEPS_INSIDE=1, **network.constants)
+    plan = AtomClusters(3, 3, 2, 2, True, network)
+    run = Run(kernel, made, [molecule("CH3CH2OH")], plan, integrator="langevin")
+    run.launch(2)
+    run.launch(1)
+    assert run.done() == [3, 0]
+    run.dynamics.run(3)
+    expected = run.dynamics.snapshot()
+    for found, field in ((run.state.positions, "positions"), (run.state.velocities, "velocities")):
+        np.testing.assert_allclose(found.numpy(), getattr(expected, field), atol=1e-7)
+    np.testing.assert_allclose(run.state.forces.numpy(), expected.forces, atol=2e-5)
+    np.testing.assert_allclose(run.state.energy.numpy(), expected.energy, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.nightly

@@ -54,6 +54,7 @@ def two_nodes(config, directory, *changes):
     return first, command(config, directory, *words, start_new_session=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.two_gpus])])
 @pytest.mark.parametrize("by", ["devices", "torchrun"])
 def test_two_processes_match_one(config, tmp_path, by, device):
@@ -98,6 +99,7 @@ def require_equal(first, second):
         torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.nightly
 def test_two_nodes_match_one(config, tmp_path):
     changes = ["--training.precision", "float64", "--training.epochs", "2", "--training.validation_batch_size", "10"]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
@@ -109,6 +111,7 @@ def test_two_nodes_match_one(config, tmp_path):
     require_equal(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_node_ends_the_other_with_an_error(config, tmp_path, lost):
     directory = tmp_path / "run"
@@ -152,6 +155,7 @@ def children(pid):
     return [int(line.split()[0]) for line in found.splitlines() if "spawn_main" in line]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path, number):
     directory = tmp_path / "run"

@@ -37,8 +37,10 @@ STRIKING = 8.0  # robust deviations from which values are left out of the correl
 
 @dataclass(frozen=True)
 class PairFit:
-    """num_frames compared · correlation of label energies per atom with those of the pair potential, without what
-    atoms and bonds explain · ratio of the former to the latter, by least squares.
+    """Label energies per atom, compared with those of the pair potential.
+
+    num_frames: compared. correlation: without what atoms and bonds explain. ratio: of the former to the latter, by least
+    squares.
     """
 
     num_frames: int

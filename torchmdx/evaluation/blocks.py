@@ -17,7 +17,7 @@ from torchmdx.evaluation.block_plan import ALL, Block, Extent, Plan, blocks_of
 from torchmdx.models.charge_equilibration import ChargeEquilibration, equilibrated
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import geometry
-from torchmdx.models.interaction import Interaction, normalised
+from torchmdx.models.interaction import Interaction, message, normalised
 from torchmdx.models.potential import Potential
 from torchmdx.models.qet import QET
 from torchmdx.models.tensornet import TensorNet
@@ -68,10 +68,10 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
 
 
 def in_blocks(network: nn.Module) -> nn.Module | None:
-    """The same network in blocks, sharing its weights; None for networks of other classes."""
+    """The same network in blocks, sharing its weights; None for networks of other classes, and for one in blocks."""
     if type(network) is TensorNet:
         return BlockedTensorNet(network)
-    if type(network) is QET:
+    if type(network) is QET and type(network.tensornet) is TensorNet:
         return network.with_tensornet(BlockedTensorNet(network.tensornet))
     return BlockedTensorNet2(network) if type(network) is TensorNet2 else None
 
@@ -120,12 +120,12 @@ class BlockedTensorNet(nn.Module):
     def _receiving(self, layer: Interaction, plan: Plan, charge: Tensor) -> Callable[..., Tensor]:
         """The new tensors of a block from X and Y of its atoms, Y of the sources if it is gathered, and the vectors."""
         at_zero = radial_of(self.network, charge.new_zeros(1))
-        alone = to_components(layer.filter(*at_zero)).detach() * self.network.config.self_message
+        alone = layer.filter(*at_zero).detach() * self.network.config.self_message
 
         def work(block: Block, x: Tensor, y: Tensor, *of_edges: Tensor) -> Tensor:
             (*gathered, vectors), target = of_edges, plan.target(block)
             filters = layer.filter(*radial_of(self.network, torch.linalg.vector_norm(vectors, dim=-1)))
-            m = (alone * y).index_add(0, target, to_components(filters) * (gathered[0] if gathered else y[target]))
+            m = message(target, filters, alone, y, layer.carried(y, target, gathered[0] if gathered else None))
             return layer.receive(normalised(x), y, m, charge[block.atoms])
 
         return work
@@ -166,7 +166,7 @@ class BlockedTensorNet2(nn.Module):
             filters = layer.filter(torch.cat([radial, q.index_select(0, target), q_sent], dim=-1), envelope)
             at_zero, envelope = radial_of(self.network, vectors.new_zeros(1))
             alone = layer.filter(torch.cat([at_zero.expand(len(x), -1), q, q], dim=-1), envelope)
-            m = (to_components(alone) * y).index_add(0, target, to_components(filters) * sent)
+            m = message(target, filters, alone, y, sent)
             return layer.receive(normalised(x), y, m, x.new_zeros(len(x)))
 
         return work

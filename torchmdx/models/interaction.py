@@ -53,13 +53,18 @@ class Interaction(nn.Module):
     def forward(self, x: Tensor, edges: Edges, weights: Tensor, charge: Tensor) -> Tensor:
         """New tensors [N,9,C] from X [N,9,C], filters [E+1,3,C], whose last row is at distance 0, and charge [N]."""
         x, y = self.send(x)
-        m = message(edges, weights[:-1], weights[-1:], y, gathers=self.gathers)
+        at_source = y.index_select(0, edges.source) if self.gathers else None
+        m = message(edges.target, weights[:-1], weights[-1:], y, self.carried(y, edges.target, at_source))
         return self.receive(x, y, m, charge)
 
     def send(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """X̂ and Y [N,9,C], the normalized tensors and those that are sent to neighbours."""
         x = normalised(x)
         return x, self.mix_in(x)
+
+    def carried(self, y: Tensor, target: Tensor, at_source: Tensor | None) -> Tensor:
+        """What messages carry [E,9,C]: Y of the sources of edges, or of their targets where the layer gathers none."""
+        return y.index_select(0, target) if at_source is None else at_source
 
     def receive(self, x: Tensor, y: Tensor, m: Tensor, charge: Tensor) -> Tensor:
         """The new X from X̂, Y and the sum of messages M, all [N,9,C], and the charge q [N]."""
@@ -68,13 +73,9 @@ class Interaction(nn.Module):
         return updated(x, d, factor)
 
 
-def message(edges: Edges, weights: Tensor, own: Tensor, y: Tensor, *, gathers: bool = True) -> Tensor:
-    """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i [N,9,C], from f [E,3,C], f(0) [N or 1,3,C] and Y [N,9,C].
-
-    gathers: False: with Y_i instead of Y_j.
-    """
-    sent = to_components(weights) * y.index_select(0, edges.source if gathers else edges.target)
-    return (to_components(own) * y).index_add(0, edges.target, sent)
+def message(target: Tensor, weights: Tensor, own: Tensor, y: Tensor, carried: Tensor) -> Tensor:
+    """M_i = Σ_j f(r_ij) carried_ij + f(0) Y_i [N,9,C], from f [E,3,C], f(0) [N or 1,3,C], Y and carried [E,9,C]."""
+    return (to_components(own) * y).index_add(0, target, to_components(weights) * carried)
 
 
 def normalised(x: Tensor) -> Tensor:

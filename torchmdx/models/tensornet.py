@@ -77,7 +77,7 @@ class TensorNetConfig:
     @property
     def num_hops(self) -> int:
         """How many steps from neighbour to neighbour lead to the atoms that the energy of an atom depends on."""
-        return 1 + self.num_layers if self.messages == "source" else 1
+        return 1 if self.messages == "target" else 1 + self.num_layers
 
 
 class TensorNet(nn.Module):

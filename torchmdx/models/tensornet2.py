@@ -95,5 +95,5 @@ class TensorNet2(nn.Module):
         at_zero = radial[-1:].expand(len(x), -1)
         own = layer.filter(torch.cat([at_zero, charges, charges], dim=-1), envelope[-1:])
         x, y = layer.send(x)
-        m = message(edges, weights, own, y)
+        m = message(edges.target, weights, own, y, y.index_select(0, edges.source))
         return layer.receive(x, y, m, charges.new_zeros(len(x)))

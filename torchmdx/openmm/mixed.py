@@ -77,7 +77,6 @@ def create_mixed_system(
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
 
-    docs/openmm.md lists what is kept, replaced and refused.
     atoms, potential, charge: the region; transport and all that follow are options of `add_potential`.
     interpolate: name of a new global parameter λ, 1 by default. The energy is 1 - λ times that of `system` plus λ times
         that of the mixed system; Contexts change it with setParameter.
@@ -89,7 +88,7 @@ def create_mixed_system(
     embedding: "electrostatic": the charges that the potential predicts interact with the charges outside.
     keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
 
-    Raises ValueError for what that page calls refused, and if λ or a difference needs constraints that were removed.
+    Raises ValueError for what docs/openmm.md calls refused, and if λ or a difference needs constraints that were removed.
     """
     require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)

@@ -16,6 +16,7 @@ from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.plan import Network
 from torchmdx.evaluation.derivatives import Result, differentiate
+from torchmdx.models.coulomb_cutoff import sum_error_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
@@ -89,6 +90,8 @@ class TrainStep:
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = Network.of(potential).has_pairs
+        # An Ewald sum chooses its vectors for every batch, on the host.
+        record = record and not sum_error_of(potential, periodic=True)
         self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(len(TERMS))
         self.stop = self.flat.values.new_zeros(())

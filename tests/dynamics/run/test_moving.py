@@ -56,6 +56,15 @@ def test_heavy_hydrogens_keep_the_temperature_of_the_file(md, model, folder, cap
         assert (said in capsys.readouterr().out) == bool(further)
 
 
+def test_a_temperature_for_velocities_of_the_file_is_refused(md, model, folder, capsys):
+    """At constant energy it would have no effect."""
+    ase.io.write("v.traj", warm(molecule("CH3OH")))
+    given = ["--ensemble", "nve", "--temperature", 300, "--steps", 4]
+    words = "--temperature applies to new velocities, but 'v.traj' has velocities; add --velocities new"
+    assert_refused(capsys, md("v.traj", model, "run", *given), words)
+    assert md("v.traj", model, "run", *given, "--velocities", "new") == 0
+
+
 def test_a_final_structure_continues_a_run(md, model, folder):
     """In the orientation of its file, with velocities and masses: as if the run had not ended."""
     atoms = warm(molecule("CH3CH2OH"))

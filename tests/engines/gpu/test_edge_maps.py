@@ -191,6 +191,21 @@ def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(library, mak
     assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()
 
 
+@needs_kernels
+@pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
+def test_few_atoms_with_emulated_maps_agree_with_the_exact_model(library, make_potential, ethanol):
+    """One program per atom, and these maps between: no kernel of few atoms evaluates the network of edges."""
+    potential = make_potential(model="tensornet2", num_channels=C, num_layers=2)
+    fast = replanned(FastTensorNet2(potential, priors=True), edge_maps=True)
+    fast.edge_maps = maps_of(library, fast.charged.filters)
+    batch = batch_of(ethanol)
+    found = run(potential, batch, fast=fast, tiles=CUTS["row"])
+    assert found.sizes.one_program_per_atom
+    wanted = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
+    torch.testing.assert_close(found.energies, wanted.energies, atol=1e-6, rtol=1e-7)
+    assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_the_kernels_compile_without_spilling_registers(tmp_path):

@@ -116,7 +116,9 @@ def test_without_any_pair():
 
 def plain_messages(pairs: PairList, f, x, g) -> torch.Tensor:
     edges = pairs.edges.trimmed()
-    return (ops.message(edges, f[pairs.code[: edges.capacity].long() // 2], f[-1:], x) * g).sum()
+    return (
+        ops.message(edges.target, f[pairs.code[: edges.capacity].long() // 2], f[-1:], x, x[edges.source]) * g
+    ).sum()
 
 
 def loop_surroundings(pairs: PairList, d, f, z, g) -> torch.Tensor:
@@ -236,6 +238,9 @@ def test_partial_derivatives_are_those_of_the_form(pairs, name):
         torch.testing.assert_close(found, expected_here, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.nightly_for(
+    "messages", "products", "surroundings", "torch-linear", "torch-norms", "torch-symmetric products"
+)
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_they_can_be_differentiated_twice(name):
@@ -305,6 +310,7 @@ class TestKernels:
 
         self.kernels = form_kernels
 
+    @pytest.mark.nightly_for("dtype1")
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_messages_and_surroundings(self, pairs, dtype):
         tolerance = dict(rtol=1e-11, atol=1e-11) if dtype == torch.float64 else dict(rtol=1e-4, atol=1e-4)
@@ -376,6 +382,7 @@ class TestKernels:
             torch.testing.assert_close(in_x, derivative(order + 1, x) * g * h)
             torch.testing.assert_close(in_g, derivative(order, x) * h)
 
+    @pytest.mark.nightly_for("150")
     @pytest.mark.parametrize("width", [5, 150])
     def test_silu_of_rows(self, width):
         from torchmdx.engines.pairs.kernels import silu as silu_kernels

@@ -164,7 +164,7 @@ def test_what_is_served():
 
 def plain_messages(pairs: PairList, f, x, g) -> torch.Tensor:
     edges = pairs.edges.trimmed()
-    return (ops.message(edges, f[: edges.capacity], f[pairs.edges.capacity :], x) * g).sum()
+    return (ops.message(edges.target, f[: edges.capacity], f[pairs.edges.capacity :], x, x[edges.source]) * g).sum()
 
 
 def message_arguments(pairs: PairList) -> list[torch.Tensor]:
@@ -188,6 +188,7 @@ def few_pairs() -> PairList:
     return PairList.of(*listed(Batch.from_systems([System.create(random(3, 3).numpy(), [1, 6, 8])]), 8))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("kernels_or_torch")
 def test_messages_of_edges_can_be_differentiated_twice():
     pairs = few_pairs()

@@ -183,6 +183,16 @@ def test_first_and_second_derivatives_in_positions_cell_and_charges():
     assert torch.autograd.gradgradcheck(energies, inputs, atol=1e-7)
 
 
+def test_sums_are_not_rounded_where_other_products_are():
+    batch = Batch.of(ions())
+    charges, weights = batch.partial_charges[:, None].float(), torch.ones(1)
+    vectors = KVectors.of(batch, Splitting.of(1e-5, 6.0), charges)
+    given = (vectors, batch, batch.positions, batch.cell, charges, weights)
+    with torch.autocast("cpu", torch.bfloat16):
+        energies = reciprocal_energies(*given)
+    assert torch.equal(energies, reciprocal_energies(*given))
+
+
 def test_vectors_by_parts_give_the_same(monkeypatch, predicted, crystal):
     system = System.from_ase(crystal)
 

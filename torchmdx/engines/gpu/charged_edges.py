@@ -34,7 +34,7 @@ class EdgeNetworkChain(Chain):
         self.q = self.b.charged
         self.charged = model.charged
         self.two_maps = self.tiles.two_maps if model.plan.two_maps else None
-        self.edge_maps = model.edge_maps if self.two_maps is not None else None
+        self.edge_maps = model.edge_maps if model.plan.edge_maps or self.two_maps is not None else None
         self.rows = self.n + max(self.edges.capacity, 1)
         self.last_charges = self.q.read_norms is not None
         self.pulled = False  # whether other energies depend on the charges

@@ -9,7 +9,8 @@ import torch
 import triton
 from torch import Tensor
 
-from torchmdx.engines.gpu.charged import FEWEST_AT_ONCE, MOST_AT_ONCE
+from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.charged import FEWEST_AT_ONCE, MOST_AT_ONCE, OPPOSITE
 from torchmdx.engines.gpu.charged_cluster import (
     EMBED,
     GRADIENT,
@@ -28,6 +29,7 @@ from torchmdx.engines.gpu.triton import charge_equilibration, charged_atom, char
 from torchmdx.engines.gpu.triton.tf32_product import Split
 from torchmdx.engines.plan.launch_sizes import Block
 from torchmdx.models.charge_equilibration import LEAST_SHARE
+from torchmdx.neighbors.reverse import find_reverse
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
@@ -111,6 +113,13 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             return
         self.clusters = self.model_clusters if keep else None
         self.edge_clusters = None if self.clusters is None else self.clusters.maps
+        with beside(self.positions.device, OPPOSITE) as branch:
+            if keep and self.edge_maps is not None:
+                assert (reverse := self.q.reverse) is not None
+                branch.run(lambda: find_reverse(self.edges, reverse))
+            self._forward(keep)
+
+    def _forward(self, keep: bool) -> None:
         if self.clusters is not None:
             self.clusters.launch(EMBED, self)
         else:
@@ -177,6 +186,15 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         """z₁, z₂ and z₃; Y of all atoms; and if `keep` the opposite edges."""
         b, q, e, w, filters = self.b, self.q, self.edges, self.weights.layers[i], self.charged.filters[i]
         x = b.x[i if self.sizes.with_forces else i % 2]
+        if self.edge_maps is not None:
+            charge_equilibration.equilibrate_alone[(1,)](
+                q.proposed[slot], self.total_charge, q.charges[i], self.n, LEAST_SHARE,
+                self.charged.equilibrations[i].slack, num_warps=8, **self.sums,
+            )  # fmt: skip
+            self._shares(i)
+            self._filters(i, slot)
+            self._multiply_parts(x, self.split.mix_in[i], y)
+            return
         z1, z2, _ = self._z(slot)
         block = FIRST.options(self.c, 2 * self.c)
         programs = (1 + keep) * self.n + triton.cdiv(self.rows, block["ROWS"]) * (2 * self.c // block["COLUMNS"])
@@ -262,6 +280,10 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
     def _maps_gradient(self, i: int) -> None:
         """Gradients in z₂, z₁ and, through Y, X̂."""
         b, g, w = self.b, self.gradient, self.charged.filters[i]
+        if self.edge_maps is not None:
+            self._filters_gradient(i)
+            self._multiply_parts(b.p, self.split.mix_in_back[i], g.d[i])
+            return
         z1, z2, z3 = self._z(i)
         assert z1 is not None
         assert z2 is not None

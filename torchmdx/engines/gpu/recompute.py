@@ -152,7 +152,8 @@ class LeanChain(Chain):
         walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
         messages.messages_gradient[(triton.cdiv(self.n, t.messages_gradient.rows) * len(g.pull),)](
             y, gm, gy, table, w.own, e.row_ptr, self.senders, b.knot, b.place, g.pull, units, sent, received,
-            e.capacity, unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
+            e.capacity, unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first,
+            **walk,
         )  # fmt: skip
         self._multiply_parts(gy, self.split.mix_in_back[i], d[i], hops=updated + 1)
         mixed = self._mixed(i)

@@ -7,8 +7,9 @@ last activation. For few rows it also reads z₂, and for many edges evaluates z
 evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
 pieces, and with the slopes of z₂'s activation in place of z₂.
 
-Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200 clusters of
-blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`).
+Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200, for networks
+of the usual width, clusters of blocks do the same (charged_cluster.py, `FastTensorNet2.use_clusters`); with more edges,
+the network of edges is evaluated as for many atoms.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class FastTensorNet2(FastTensorNet):
             self.charged.charges,
             last_charges=self.last_charges,
             two_maps=self.plan.two_maps,
-            edge_maps=self.plan.two_maps and self.edge_maps is not None,
+            edge_maps=(self.plan.edge_maps or self.plan.two_maps) and self.edge_maps is not None,
             keeps_slopes=self.plan.keeps_slopes,
             piece=self.plan.piece,
         )

@@ -24,13 +24,14 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
-from torchmdx.engines.reciprocal import ReciprocalResult, differentiate_reciprocal
+from torchmdx.engines.reciprocal import differentiate_reciprocal
 from torchmdx.evaluation.derivatives import per_volume, strained_cell
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.d2 import D2
 from torchmdx.models.priors.d3 import D3
+from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.zbl import ZBL
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
@@ -40,7 +41,8 @@ from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch
 
 if TYPE_CHECKING:
-    from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
+    from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb, Found
+    from torchmdx.engines.gpu.triton.reciprocal import DirectReciprocal
 
 RECIPROCAL, BRANCH = 3, 4  # numbers of branches; charged.py has others
 WITHOUT_CHARGES = (ZBL, D2, D3)  # priors that read no charges
@@ -68,6 +70,8 @@ class GpuPriorEngine:
         # The gradient in predicted charges is written by the first of them and added to by the others.
         coulombs.sort(key=lambda prior: prior.config.charges != "predicted")
         self.direct = [(prior, self._made_for(prior)) for prior in coulombs]
+        summed = [prior for prior, direct in self.direct if prior.splitting is not None and direct.periodic]
+        self.reciprocal = {prior: self._sum_for(prior) for prior in summed}
         new = batch.positions.new_zeros
         self.forces = new(batch.num_atoms, 3, dtype=torch.float32)
         self.virials = new(batch.num_atoms, 9, dtype=torch.float32)
@@ -78,10 +82,19 @@ class GpuPriorEngine:
     def _made_for(self, prior: Coulomb) -> DirectCoulomb:
         from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
+        return DirectCoulomb(prior, self.batch, *self._blocks_of(prior))
+
+    def _sum_for(self, prior: Coulomb) -> DirectReciprocal:
+        from torchmdx.engines.gpu.triton.reciprocal import DirectReciprocal
+
+        return DirectReciprocal(prior, self.batch, *self._blocks_of(prior))
+
+    def _blocks_of(self, prior: Coulomb) -> tuple[int, int]:
+        """Channels in a block of charges, and numbers with those that pad it."""
         if prior.config.charges != "predicted":
-            return DirectCoulomb(prior, self.batch)
+            return 1, 1
         count = self.potential.config.num_charges
-        return DirectCoulomb(prior, self.batch, count, padded_charges(count))
+        return count, padded_charges(count)
 
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
@@ -195,20 +208,37 @@ class _Priors:
             return
         predicted = prior.config.charges == "predicted"
         channels = chain.channels() if predicted else charges[0][:, None]
-        far: list[ReciprocalResult] = []
-        with beside(channels.device, RECIPROCAL) as branch:
-            branch.run(lambda: far.append(self._far(prior, channels)))
+        vectors = self._vectors(prior, channels)
+        if vectors.has_slabs:
             direct.run(self.batch, self.edges, charges, found, add=add)
-        found.energies.add_(far[0].energies)
-        if self.with_forces:
-            found.forces.sub_(far[0].slope)
-            if predicted:
-                chain.take_pull(far[0].pull, add=True)
-        self.virial = self.virial + far[0].virial
+            self._in_torch(prior, channels, found, chain if predicted else None)
+            return
+        reciprocal = engine.reciprocal[prior]
+        with beside(channels.device, RECIPROCAL) as branch:
+            options = dict(forces=self.with_forces)
+            branch.run(lambda: reciprocal.run(vectors, self.batch, charges, self.edges.overflow, **options))
+            direct.run(self.batch, self.edges, charges, found, add=add)
+        reciprocal.add(self.batch, charges, found)
+        if self.with_stress:
+            self.virial = self.virial + reciprocal.virial()
 
-    def _far(self, prior: Coulomb, channels: Tensor) -> ReciprocalResult:
+    def _vectors(self, prior: Coulomb, channels: Tensor) -> KVectors:
+        """In a capture, the list that is there: kernels find out whether it fits."""
+        kept = prior.kept
+        if kept is not None and kept.latest is not None and shapes_are_fixed(channels):
+            return kept.latest
+        return prior.vectors_for(self.batch, channels, self.edges.overflow)
+
+    def _in_torch(self, prior: Coulomb, channels: Tensor, found: Found, chain: Any) -> None:
+        """The reciprocal sum of a batch with slabs, for which there are no kernels. chain: of predicted charges."""
         options = dict(forces=self.with_forces, stress=self.with_stress)
-        return differentiate_reciprocal(prior, self.batch, channels, self.edges.overflow, **options)
+        far = differentiate_reciprocal(prior, self.batch, channels, self.edges.overflow, **options)
+        found.energies.add_(far.energies)
+        if self.with_forces:
+            found.forces.sub_(far.slope)
+            if chain is not None:
+                chain.take_pull(far.pull, add=True)
+        self.virial = self.virial + far.virial
 
     def _by_autograd(self, channels: Tensor | None) -> None:
         """The other priors. channels: charges that the network has predicted, if any are read."""

@@ -15,7 +15,9 @@ WIDE = CHANNELS // SHARES
 MOST_SHARED_BYTES = 227 * 1024 - 64
 NINE = 9 * WIDE
 WARPS, ROUNDS = THREADS // 32, 2  # of a block; edges that a half of a warp reads ahead
-MOST_COMPILED = 4  # atoms of a cluster
+# Atoms of a cluster for which a kernel is compiled, and atoms of a product.
+COMPILED = {1: 1, 2: 2, 3: 3, 4: 4, 6: 3, 8: 4}
+MOST_COMPILED = max(COMPILED)
 EDGE_FLOATS = 9
 # Edges of an atom beyond which a cluster with a single atom takes more of them at a time.
 MANY_EDGES = 32
@@ -111,9 +113,10 @@ class AtomClusters:
     ) -> AtomClusters | None:
         """The fastest for so many atoms with so many edges in all, and clusters; None if they do not fit."""
         per = -(-num_atoms // most_clusters)
+        per = next((each for each in COMPILED if each >= per), per)
         most_lanes = 16 if edges > MANY_EDGES * num_atoms else 8
-        lanes = max(1, min(most_lanes, 16 // per)) if per <= 8 else 4
-        chunk = min(per, 4 if per <= 4 else 2)
+        lanes = max(1, min(most_lanes, 16 // per)) if per <= MOST_COMPILED else 4
+        chunk = COMPILED.get(per, 2)
         for keep in (True, False):
             plan = cls(per, -(-num_atoms // per), lanes, chunk, keep, network)
             if 4 * plan.floats <= MOST_SHARED_BYTES:
@@ -123,13 +126,14 @@ class AtomClusters:
     @property
     def is_compiled(self) -> bool:
         """Whether a kernel is compiled for this division: for few atoms in a cluster. Else loops would be too long."""
-        return self.per <= MOST_COMPILED
+        return COMPILED.get(self.per) == self.chunk
 
     @property
     def constants(self) -> dict[str, int]:
         """Macros of a kernel for this division, for many atoms of the network alone: their loops would be too long."""
         division = {"ATOMS_PER_CLUSTER": self.per, "LANES": self.lanes} if self.is_compiled else {}
-        return {**division, **self.network.constants}
+        chunk = {"CHUNK": self.chunk} if self.is_compiled and self.chunk < self.per else {}
+        return {**division, **chunk, **self.network.constants}
 
     def constants_of_steps(self, num_atoms: int) -> dict[str, int]:
         """What the kernel of steps of dynamics is compiled with: also whether all edges of an atom are read ahead."""

@@ -28,6 +28,8 @@ MANY_EDGE_ROWS = 32768
 # Atoms of one system, up to which a program takes one atom of a TensorNet2: on an H100 with two layers and Coulomb
 # energies, a quarter faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
 FEW_CHARGED = 128
+# The same where kernels of CUDA C++ evaluate the network of edges, from which a program of one atom is then spared.
+FEW_WITH_MAPS = 192
 
 
 @dataclass(frozen=True)
@@ -200,16 +202,20 @@ def first_lean(memory: int) -> int:
     return max(LEAN_ATOMS, int(memory * LEAN_SHARE / KEPT_BYTES))
 
 
-def launch_sizes(kind: str, work: Workload, machine: Machine) -> Tiles:
-    """The fastest launch sizes for a network of this kind. Only kernels for many atoms evaluate a part of the atoms."""
+def launch_sizes(kind: str, work: Workload, machine: Machine, *, edge_maps: bool = False) -> Tiles:
+    """The fastest launch sizes for a network of this kind. Only kernels for many atoms evaluate a part of the atoms.
+
+    edge_maps: kernels of CUDA C++ can evaluate the network of edges of a TensorNet2.
+    """
     atoms = max(work.atoms, FEW_ATOMS + 1) if work.domain else work.atoms
-    return _charged_sizes(atoms) if kind == "TensorNet2" else Tiles.choose(atoms, first_lean(machine.memory))
+    few = FEW_WITH_MAPS if edge_maps else FEW_CHARGED
+    return _charged_sizes(atoms, few) if kind == "TensorNet2" else Tiles.choose(atoms, first_lean(machine.memory))
 
 
-def _charged_sizes(atoms: int) -> Tiles:
-    """One program per atom up to FEW_CHARGED. Beyond, the network of edges is enough work for tensor cores."""
+def _charged_sizes(atoms: int, few: int) -> Tiles:
+    """One program per atom up to `few`. Beyond, the network of edges is enough work for tensor cores."""
     tiles = Tiles.choose(atoms)
-    if atoms > FEW_CHARGED:
+    if atoms > few:
         tiles = replace(tiles, row=None)
     if atoms < SOME_ATOMS:
         tiles = replace(tiles, product=Block(columns=32))

@@ -22,6 +22,7 @@ CLUSTER_CHARGES, CLUSTER_HEAD_LAYERS = 16, 7  # that charged_cluster.cu has room
 ONE_LAUNCH_LAYERS = 3  # that one_launch.cu has room for
 # Clusters of 8 blocks that run at the same time on an H200; with more, some would wait.
 MOST_CHARGED_CLUSTERS = 15
+MOST_CHARGED_ATOMS = 4  # of each
 HALF_PART_CHANNELS = (32, 128)  # fewest and most of two maps in one kernel
 ROW_HEAD_CHANNELS = 8  # of all hidden layers of a head for which a program of one atom has memory, in units of C
 
@@ -107,4 +108,4 @@ def charged_clusters(config: TensorNet2Config, machine: Machine) -> str | None:
 def atom_clusters(atoms: int) -> AtomClusters | None:
     """How many atoms a cluster of charged_cluster.cu has; None where these are too many."""
     found = AtomClusters.choose(atoms, MOST_CHARGED_CLUSTERS) if atoms else None
-    return found if found is not None and found.keep and found.is_compiled else None
+    return found if found is not None and found.keep and found.per <= MOST_CHARGED_ATOMS else None

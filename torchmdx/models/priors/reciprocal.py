@@ -104,14 +104,16 @@ def reciprocal_energies(
     """Energies [N] of charges [N,M] with weights [M], for unit strength, from positions [N,3] and cells [S,3,3] Å.
 
     They sum to the energy of their system, and are differentiable. Phases are computed in the dtype of the positions,
-    sums in that of the charges. Of systems without periodic directions they are zero.
+    sums in that of the charges, also where products are otherwise in bfloat16. Of systems without periodic directions
+    they are zero.
     """
     energies = charges.new_zeros(batch.num_atoms)
-    for system, rows in zip(reciprocals(vectors, cell), rows_of(vectors, batch), strict=True):
-        if isinstance(rows, slice):
-            found = system.energies(positions[rows], charges[rows], weights)
-            first, last, _ = rows.indices(batch.num_atoms)
-            energies = energies + torch.nn.functional.pad(found, (first, batch.num_atoms - last))
-        else:
-            energies = energies + system.energies(positions, torch.where(rows, charges, 0.0), weights)
+    with torch.autocast(charges.device.type, enabled=False):
+        for system, rows in zip(reciprocals(vectors, cell), rows_of(vectors, batch), strict=True):
+            if isinstance(rows, slice):
+                found = system.energies(positions[rows], charges[rows], weights)
+                first, last, _ = rows.indices(batch.num_atoms)
+                energies = energies + torch.nn.functional.pad(found, (first, batch.num_atoms - last))
+            else:
+                energies = energies + system.energies(positions, torch.where(rows, charges, 0.0), weights)
     return energies

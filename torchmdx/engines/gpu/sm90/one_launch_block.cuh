@@ -137,14 +137,17 @@ enum { PER_ATOM = 12, ROOM_FLOATS = 2 * 9 * C + 3 * C + 2 * C + C + 3 * NINE + 2
 // How atoms are divided, as constants where the kernel is compiled for one plan. Products then include the missing atoms
 // of the last cluster, whose results nothing reads.
 #ifdef ATOMS_PER_CLUSTER
-enum { SPECIAL = 1 };
+#ifndef CHUNK // atoms of a product, of which a cluster has a multiple
+#define CHUNK ATOMS_PER_CLUSTER
+#endif
+enum { SPECIAL = 1, IN_CHUNKS = CHUNK < ATOMS_PER_CLUSTER };
 DEV int per_cluster(const Params &) { return ATOMS_PER_CLUSTER; }
 DEV int lanes_of(const Params &) { return LANES; }
-DEV int chunk_of(const Params &) { return ATOMS_PER_CLUSTER; }
+DEV int chunk_of(const Params &) { return CHUNK; }
 DEV int rows_of(const Params &, int) { return ATOMS_PER_CLUSTER; }
 #define EACH_ROW _Pragma("unroll")
 #else
-enum { SPECIAL = 0 };
+enum { SPECIAL = 0, IN_CHUNKS = 1 };
 DEV int per_cluster(const Params &p) { return p.per; }
 DEV int lanes_of(const Params &p) { return p.lanes; }
 DEV int chunk_of(const Params &p) { return p.chunk; }

@@ -157,32 +157,25 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 #define EACH_SHARE(a, share)                                                                                           \
     _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p); unit += WARPS) for (                   \
         int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once; once = 0)
-// The edges of a share beyond those of `Near`, which is of the warp's first unit only.
-#define EACH_OTHER_EDGE(a, share, u)                                                                                   \
-    _Pragma("unroll 1") for (                                                                                          \
-        int base = b.first_of(a) + 2 * (share + (unit == b.warp ? ROUNDS * lanes_of(b.p) : 0)), end = b.end_of(a);     \
-        MAY_HAVE_OTHERS && base < end;                                                                                 \
-        base += 2 * lanes_of(b.p)) for (int u = base + (b.lane >> 4), once2 = 1; once2; once2 = 0)
-
-// Of the first edges of the warp's first unit, one by each of its halves and round: source, and filters of a table, 0
-// beyond the cutoff and behind the last edge, where the source is the atom itself. They are read while a block waits
-// for what they are multiplied with, all of them at once.
+// ROUNDS edges of an atom, for each half of a warp: source, and filters of a table, 0 beyond the cutoff and behind the last
+// edge, where the source is the atom itself. Those of the warp's first unit are read while a block waits for what they are
+// multiplied with, all of them at once (`near`).
 enum { ROUNDS = 2 };
 struct Near {
     int at[ROUNDS], source[ROUNDS];
     float f[ROUNDS][3], slope[ROUNDS][3], pair[ROUNDS]; // pair: of both elements' embeddings
 };
-template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, Near &near)
+// The edges of a unit, the share of an atom, from `first` on.
+template <int SLOPES, int PAIRS>
+DEV void read_edges(const Block &b, int which, int a, int first, int end, Near &near)
 {
     const Params &p = b.p;
     const float4 *table = p.table + which * p.table_size + b.channel;
-    const bool some = b.warp < b.atoms * lanes_of(p);
-    const int a = some ? b.warp / lanes_of(p) : 0, share = b.warp % lanes_of(p), end = some ? b.end_of(a) : 0;
     Row rows[ROUNDS];
     float t[ROUNDS];
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
-        const int u = some ? b.first_of(a) + 2 * (share + r * lanes_of(p)) + (b.lane >> 4) : 0;
+        const int u = first + 2 * r * lanes_of(p) + (b.lane >> 4);
         const int knot = u < end ? b.edges[u].knot : -1;
         const bool inside = knot >= 0;
         near.at[r] = inside ? u : -1, near.source[r] = inside && GATHERS ? b.edges[u].source : b.first + a;
@@ -200,6 +193,22 @@ template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, N
         }
     }
 }
+template <int SLOPES, int PAIRS> DEV void read_near(const Block &b, int which, Near &near)
+{
+    const bool some = b.warp < b.atoms * lanes_of(b.p);
+    const int a = some ? b.warp / lanes_of(b.p) : 0, share = b.warp % lanes_of(b.p);
+    read_edges<SLOPES, PAIRS>(b, which, a, some ? b.first_of(a) + 2 * share : 0, some ? b.end_of(a) : 0, near);
+}
+// All edges of a share, ROUNDS at a time: in `now`, which begins with those of `near` where they are of this unit.
+#define EACH_EDGES(a, share, now, near, SLOPES, PAIRS, which)                                                          \
+    Near now = near;                                                                                                   \
+    const int end_ = b.end_of(a);                                                                                      \
+    int first_ = b.first_of(a) + 2 * share;                                                                            \
+    if (MAY_HAVE_OTHERS && unit != b.warp) read_edges<SLOPES, PAIRS>(b, which, a, first_, end_, now);                  \
+    _Pragma("unroll 1") for (bool again_ = true; again_;                                                               \
+                             first_ += 2 * ROUNDS * lanes_of(b.p), again_ = MAY_HAVE_OTHERS && first_ < end_,          \
+                                  again_ ? read_edges<SLOPES, PAIRS>(b, which, a, first_, end_, now) : (void)0)
+
 // Where the nine components of an atom of a layer begin, in this lane's channel.
 DEV long long nine_of(const Block &b, int layer, int atom)
 {
@@ -217,15 +226,6 @@ DEV void hear_near(const Block &b, const float4 *nines, int layer, const Near &n
     for (int r = 0; r < ROUNDS; r++) from[r] = near.at[r] >= 0 ? nines + nine_of(b, layer, near.source[r]) : 0;
     hear_nine(b, from, there);
 }
-DEV N9 hear_one(const Block &b, const float4 *nines, int layer, int atom)
-{
-    if (hears_all(b.p)) return heard_of(b, atom);
-    const float4 *const from[1] = {nines + nine_of(b, layer, atom)};
-    N9 there[1];
-    hear_nine(b, from, there);
-    return there[0];
-}
-
 DEV void add_embedding(N9 &m, const Edge &e, const float *f, float pair)
 {
     const float scalar = f[0] * pair, vector = f[1] * pair, q = f[2] * pair;
@@ -237,26 +237,15 @@ DEV void add_embedding(N9 &m, const Edge &e, const float *f, float pair)
 
 DEV void embedding_sums(const Block &b)
 {
-    const Params &p = b.p;
     Near near;
     read_near<0, 1>(b, 0, near);
     EACH_SHARE(a, share)
     {
         N9 m = {};
-        const float target = b.as_target(a)[b.col];
-        if (unit == b.warp)
+        EACH_EDGES(a, share, now, near, 0, 1, 0)
 #pragma unroll
             for (int r = 0; r < ROUNDS; r++)
-                if (near.at[r] >= 0) add_embedding(m, b.edges[near.at[r]], near.f[r], near.pair[r]);
-        EACH_OTHER_EDGE(a, share, u)
-        {
-            if (u < end && b.edges[u].knot >= 0) {
-                const Edge &e = b.edges[u];
-                float f[3];
-                filters_of<0>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, 0);
-                add_embedding(m, e, f, target + p.sources[e.element * C + b.channel]);
-            }
-        }
+                if (now.at[r] >= 0) add_embedding(m, b.edges[now.at[r]], now.f[r], now.pair[r]);
         put_lane(b, a, share, m);
     }
     sum_lanes(b, b.result);
@@ -271,40 +260,23 @@ DEV void add_message(N9 &m, const float *f, const N9 &there)
 DEV void messages(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
-    const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
     if (hears_all(p)) hear_all(b, p.y, layer);
     EACH_SHARE(a, share)
     {
         N9 m = {};
-        if (unit == b.warp) {
-            N9 there[ROUNDS];
-            hear_near(b, p.y, layer, near, there);
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
-        }
-        EACH_OTHER_EDGE(a, share, u)
+        EACH_EDGES(a, share, now, near, 0, 0, layer + 1)
         {
-            if (u < end && b.edges[u].knot >= 0) {
-                const Edge &e = b.edges[u];
-                float f[3];
-                filters_of<0>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, 0);
-                const N9 there = hear_one(b, p.y, layer, GATHERS ? e.source : b.first + a);
-                add_message(m, f, there);
-            }
+            N9 there[ROUNDS];
+            hear_near(b, p.y, layer, now, there);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) add_message(m, now.f[r], there[r]);
         }
         put_lane(b, a, share, m);
     }
     sum_lanes(b, b.result);
 }
 
-DEV float over_columns(float v)
-{
-#pragma unroll
-    for (int mask = 8; mask; mask >>= 1) v += exchange(v, mask);
-    return v;
-}
-
-// The same of two numbers, of the first in the lower half of the columns and of the second in the upper half.
+// Sums of two numbers over the columns, of the first in the lower half of the columns and of the second in the upper half.
 DEV float over_columns(const Block &b, float first, float second)
 {
     const bool upper = b.col >= WIDE / 2;
@@ -330,35 +302,20 @@ DEV float along_edge(const N9 &own, const N9 &there, const float *slope)
 DEV void messages_gradient(const Block &b, int layer, const Near &near)
 {
     const Params &p = b.p;
-    const float4 *table = p.table + (layer + 1) * p.table_size + b.channel;
     if (hears_all(p)) hear_all(b, p.gm, layer);
     EACH_SHARE(a, share)
     {
         N9 m = {};
         const N9 own = load_own(b.keep(a, KEEP_Y0 + A_LAYER * layer) + b.col);
-        if (unit == b.warp) {
-            N9 there[ROUNDS];
-            hear_near(b, p.gm, layer, near, there);
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) add_message(m, near.f[r], there[r]);
-            const float along = over_columns(b, along_edge(own, there[0], near.slope[0]),
-                                             along_edge(own, there[1], near.slope[1]));
-            if (summed(b, near) >= 0) b.pull[summed(b, near)] += along;
-        }
-        EACH_OTHER_EDGE(a, share, u)
+        EACH_EDGES(a, share, now, near, 1, 0, layer + 1)
         {
-            float along = 0;
-            const bool inside = u < end && b.edges[u].knot >= 0;
-            if (inside) {
-                const Edge &e = b.edges[u];
-                float f[3], slope[3];
-                filters_of<1>(read_row(table + (long long)e.knot * INTERVAL), e.t, f, slope);
-                const N9 there = hear_one(b, p.gm, layer, GATHERS ? e.source : b.first + a);
-                add_message(m, f, there);
-                along = along_edge(own, there, slope);
-            }
-            along = over_columns(along);
-            if (inside && b.col == 0) b.pull[u] += along;
+            N9 there[ROUNDS];
+            hear_near(b, p.gm, layer, now, there);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) add_message(m, now.f[r], there[r]);
+            const float along =
+                over_columns(b, along_edge(own, there[0], now.slope[0]), along_edge(own, there[1], now.slope[1]));
+            if (summed(b, now) >= 0) b.pull[summed(b, now)] += along;
         }
         put_lane(b, a, share, m);
     }
@@ -415,26 +372,13 @@ DEV void edge_gradients(const Block &b, const Near &near)
     EACH_SHARE(a, share)
     {
         const N9 g = load_own(b.result + a * NINE + b.col);
-        const float target = b.as_target(a)[b.col];
         const int i = b.first + a;
-        if (unit == b.warp) {
-            const Vector h = edge_gradient(b, near.at[0], g, near.f[0], near.slope[0], near.pair[0]),
-                         k = edge_gradient(b, near.at[1], g, near.f[1], near.slope[1], near.pair[1]);
-            const Vector sum = {over_columns(b, h.x, k.x), over_columns(b, h.y, k.y), over_columns(b, h.z, k.z)};
-            if (summed(b, near) >= 0) tell_gradient(b, half, i, summed(b, near), sum);
-        }
-        EACH_OTHER_EDGE(a, share, u)
+        EACH_EDGES(a, share, now, near, 1, 1, 0)
         {
-            const bool inside = u < end && b.edges[u].knot >= 0;
-            float f[3] = {}, slope[3] = {}, source = 0;
-            if (inside) {
-                const Edge &e = b.edges[u];
-                filters_of<1>(read_row(p.table + (long long)e.knot * INTERVAL + b.channel), e.t, f, slope);
-                source = p.sources[e.element * C + b.channel];
-            }
-            const Vector h = edge_gradient(b, inside ? u : -1, g, f, slope, target + source);
-            const Vector sum = {over_columns(h.x), over_columns(h.y), over_columns(h.z)};
-            if (inside && b.col == 0) tell_gradient(b, half, i, u, sum);
+            const Vector h = edge_gradient(b, now.at[0], g, now.f[0], now.slope[0], now.pair[0]),
+                         k = edge_gradient(b, now.at[1], g, now.f[1], now.slope[1], now.pair[1]);
+            const Vector sum = {over_columns(b, h.x, k.x), over_columns(b, h.y, k.y), over_columns(b, h.z, k.z)};
+            if (summed(b, now) >= 0) tell_gradient(b, half, i, summed(b, now), sum);
         }
     }
 }

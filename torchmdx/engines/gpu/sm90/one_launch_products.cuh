@@ -27,7 +27,7 @@ template <int COUNT> struct Split {
 
 // The rows of products of nine: s, the three of v, the five of q of each atom; eight of a part at a time.
 #ifdef ATOMS_PER_CLUSTER
-enum { MOST_IN_CHUNK = ATOMS_PER_CLUSTER };
+enum { MOST_IN_CHUNK = CHUNK };
 #else
 enum { MOST_IN_CHUNK = 4 };
 #endif
@@ -59,7 +59,7 @@ APART void multiply9(float4 w0, float4 w1, float4 w2, int x_at, int result_at, i
                      int all)
 {
 #ifdef ATOMS_PER_CLUSTER
-    atoms = chunk = all = ATOMS_PER_CLUSTER;
+    atoms = all = ATOMS_PER_CLUSTER, chunk = CHUNK;
 #endif
     const unsigned tid = threadIdx.x, warp = tid / 32, i = tid % 32 / 4, j = tid % 4;
     const float *x = shared_base() + x_at + warp / 2 * all * NINE + 8 * (warp % 2) + 2 * j;
@@ -127,7 +127,7 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
     x += KK * (2 * share + half);
 #pragma unroll 1
     for (int from = 0, rows = rows_of(b.p, b.atoms); from < rows; from += chunk_of(b.p)) {
-        const int count = SPECIAL ? rows : min(chunk_of(b.p), rows - from);
+        const int count = SPECIAL ? chunk_of(b.p) : min(chunk_of(b.p), rows - from);
         EACH_ROW for (int a = 0; a < count; a++)
         {
             float acc[G];
@@ -169,7 +169,7 @@ DEV void product1(const Block &b, const float (&w)[K * G * 16 / THREADS], const 
                 even += b.scratch[u * count * G * 16 + o], odd += b.scratch[(u + 1) * count * G * 16 + o];
             put(from * G * 16 + o, even + odd);
         }
-        if (!SPECIAL) __syncthreads();
+        if (IN_CHUNKS) __syncthreads();
     }
 }
 
