@@ -39,8 +39,8 @@ STRIKING = 8.0  # robust deviations from which values are left out of the correl
 class PairFit:
     """Label energies per atom, compared with those of the pair potential.
 
-    num_frames: compared. correlation: without what atoms and bonds explain. ratio: of the former to the latter, by least
-    squares.
+    num_frames: compared. correlation: without what atoms and bonds explain. ratio: of the former to the latter, by
+    least squares.
     """
 
     num_frames: int
