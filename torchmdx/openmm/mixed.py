@@ -88,7 +88,7 @@ def create_mixed_system(
     embedding: "electrostatic": the charges that the potential predicts interact with the charges outside.
     keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
 
-    Raises ValueError for what docs/openmm.md calls refused, and if λ or a difference needs constraints that were removed.
+    Raises ValueError for what docs/openmm.md refuses, and if λ or a difference needs constraints that were removed.
     """
     require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
