@@ -53,10 +53,14 @@ def structures(name: str) -> list[ase.Atoms]:
     found = [make() * (n, n, n) for n in sizes]
     if name == "Cu":
         found.insert(0, bulk("Cu"))
-    for atoms in found:
-        atoms.rattle(0.05, seed=1)
-        atoms.set_cell(atoms.cell.array @ (np.eye(3) + 0.01 * np.diag([1, -1, 0.5])), scale_atoms=True)
-    return found
+    return [displaced(atoms) for atoms in found]
+
+
+def displaced(atoms: ase.Atoms) -> ase.Atoms:
+    """The crystal itself, with random displacements and a strain."""
+    atoms.rattle(0.05, seed=1)
+    atoms.set_cell(atoms.cell.array @ (np.eye(3) + 0.01 * np.diag([1, -1, 0.5])), scale_atoms=True)
+    return atoms
 
 
 def repeats(num_atoms: int) -> int:

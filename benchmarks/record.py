@@ -36,6 +36,37 @@ def environment() -> dict[str, Any]:
     return found
 
 
+def read(name: str) -> dict[str, Any]:
+    """The environment and rows of benchmarks/results/NAME.json; empty if there is none."""
+    path = RESULTS / f"{name}.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {"environment": {}, "rows": []}
+
+
+def current(name: str) -> list[dict[str, Any]]:
+    """The rows of a record that were measured with this commit and device, and have no error."""
+    found, here = read(name), environment()
+    if any(found["environment"].get(key) != here[key] for key in ("commit", "device")):
+        return []
+    return [row for row in found["rows"] if not {"commit", "device", "error"} & set(row)]
+
+
+def update(name: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> Path:
+    """Replaces the rows of a record that have the same values of `keys`; the others stay.
+
+    Those that were measured with another commit or device than this get it as a key of their own.
+    """
+    found, here = read(name), environment()
+    old, new = found["rows"], {tuple(row[key] for key in keys) for row in rows}
+    replaced = [tuple(row.get(key) for key in keys) in new for row in old]
+    for row in old:
+        for key in ("commit", "device"):
+            measured = row.pop(key, found["environment"].get(key))
+            row |= {} if measured == here[key] else {key: measured}
+    first = replaced.index(True) if any(replaced) else len(old)
+    kept = [(k, row) for k, row in enumerate(old) if not replaced[k]]
+    return write(name, [*(r for k, r in kept if k < first), *rows, *(r for k, r in kept if k > first)])
+
+
 def write(name: str, rows: list[dict[str, Any]]) -> Path:
     """benchmarks/results/NAME.json, one row a line."""
     RESULTS.mkdir(exist_ok=True)

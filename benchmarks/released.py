@@ -1,12 +1,19 @@
-"""Times one evaluation of released potentials, search included: torchmdx captured, and torchmd-net, in one run.
+"""Times an evaluation of released potentials, and the program that each was released with, in one run.
 
-    python -m benchmarks.released aceff-1.1.ckpt aceff-2.0.ckpt [--peer eager,graph] [--structures peptide.xyz]
+    python -m benchmarks.released [FOLDER] [--peer] [--rows aceff-2.0/dhfr,...] [--seconds 240] [--resume]
 
-Arguments are files of potentials as `torchmdx.load` reads them; none is part of the project. Each evaluates toluene and
-the structures of benchmarks/structures in vacuum, and the files of --structures, which ASE reads, periodic if they have
-a cell. float32. ms: medians of CUDA events around a replay, search and copies included. force_error,
-energy_error_per_atom_eV: against the exact model in float64. memory_GB: the most that torch held. speedup: over the
-fastest mode of the peer. Results go to released.json.
+FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also in folders within; organic-1 comes with
+torchmdx. float32: energy and forces, for crystals also stress. Each row, a potential and a system, runs in a process of
+its own for at most --seconds; what it measured by then is kept. released.json is written after each row. Rows of
+earlier runs stay in the record until they are measured again, with their commit and device; --resume skips those of
+this commit and device.
+
+--peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, if it can
+be imported. A mode that fails is a row with an error.
+
+ms: median of replays, search and copies included (of matgl: without the search). ns_day: at 1 fs. wall_ms: from NumPy
+positions to NumPy forces. force_error, stress_error: relative, against the exact model in float64. step_memory_GB:
+buffers and graph of a step. memory_GB: the most that torch held. speedup: over the peer's fastest mode.
 """
 
 from __future__ import annotations
@@ -14,23 +21,40 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-from collections.abc import Iterator
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import ase
 import numpy as np
 import torch
-from ase.build import molecule
-from ase.io import read
+from ase.build import bulk, molecule
 
 import torchmdx
-from benchmarks import peer_model, record, step, systems
+from benchmarks import matgl_steps, peer_model, record, step, systems
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.step.captured_step import CapturedStep
 
-NAMES = ("alanine_dipeptide", "chignolin", "dhfr")
-MOST_NEIGHBORS = 64  # of the peer's neighbour lists
+Row = dict[str, Any]
+STRUCTURES = ("toluene", "alanine_dipeptide", "chignolin", "dhfr", "peptide_in_water")
+CRYSTALS = {"Si 8": ("Si", 1), "Cu 4": ("Cu", 1), "Fe 2": ("Fe", 1), "Fe 54": ("Fe", 3), "Si 216": ("Si", 3)}
+POTENTIALS = {
+    "organic-1": STRUCTURES,
+    "aceff-1.1": STRUCTURES,
+    "aceff-2.0": STRUCTURES,
+    "TensorNet-MatPES-PBE-v2025.1-PES": tuple(CRYSTALS),
+}
+MOST_NEIGHBORS = 64  # of torchmd-net's neighbour lists
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
 
 
 def toluene() -> ase.Atoms:
@@ -47,45 +71,92 @@ def toluene() -> ase.Atoms:
     return ring + ase.Atoms("C", [methyl])
 
 
-def structures(names: list[str], files: list[Path]) -> Iterator[tuple[str, ase.Atoms]]:
-    for path in files:
-        yield path.stem, read(path, index=0)
-    for name in names:
-        numbers, positions, _ = systems.load(name) if name != "toluene" else (None, None, None)
-        yield name, toluene() if numbers is None else ase.Atoms(numbers, positions)
+def structure(name: str) -> ase.Atoms:
+    """A system of a row."""
+    if name == "toluene":
+        return toluene()
+    if name in CRYSTALS:
+        element, cells = CRYSTALS[name]
+        return matgl_steps.displaced(bulk(element, cubic=True) * (cells, cells, cells))
+    numbers, positions, cell = systems.load(name)
+    return ase.Atoms(numbers, positions, cell=cell, pbc=cell is not None)
 
 
-def ours(potential: Potential, batch: Batch) -> tuple[dict[str, Any], torch.Tensor]:
-    """The row of torchmdx, and the exact forces."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    captured = CapturedStep(potential, batch, mode="graph")
-    result = captured(batch.positions.numpy())
-    ms = peer_model.milliseconds(captured.policy.graphs["host"].replay, step.repeats(batch.num_atoms), 5)
-    report, most = captured.report(), torch.cuda.max_memory_allocated()
-    exact = evaluate(copy.deepcopy(potential).double(), batch.to("cuda"))
-    assert exact.forces is not None
-    error = (torch.from_numpy(result.forces).cuda() - exact.forces).norm() / exact.forces.norm()
-    row = {
+def kind(name: str) -> str:
+    """molecule, protein, box or crystal."""
+    if name in CRYSTALS:
+        return "crystal"
+    return {"chignolin": "protein", "dhfr": "protein", "peptide_in_water": "box"}.get(name, "molecule")
+
+
+def peer_of(system: str) -> tuple[str, tuple[str, ...]]:
+    """The program that a potential for this system was released with, and its modes."""
+    return ("matgl", matgl_steps.MODES) if system in CRYSTALS else ("torchmd-net", peer_model.MODES)
+
+
+def find(folder: Path | None, name: str) -> str | Path | None:
+    """The file or folder of a potential; None if there is none."""
+    if name == "organic-1":
+        return name
+    found = sorted(folder.rglob(f"{name}.ckpt")) + sorted(folder.rglob(f"{name}/model.json")) if folder else []
+    return (found[0].parent if found[0].name == "model.json" else found[0]) if found else None
+
+
+def milliseconds(run: Callable[[], Any], count: int) -> float:
+    """Median time of a run: by CUDA events, or by the clock on a CPU."""
+    return peer_model.milliseconds(run, count, 5) if GPU else matgl_steps.wall(run, min(count, 20))
+
+
+def started() -> None:
+    gc.collect()
+    if GPU:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory() -> float | None:
+    return round(torch.cuda.max_memory_allocated() / 2**30, 3) if GPU else None
+
+
+def error_of(found: Any, exact: torch.Tensor) -> float:
+    """Relative, of forces or stress."""
+    got = torch.as_tensor(found).to(exact.device, torch.float64).reshape(exact.shape)
+    return float((got - exact).norm() / exact.norm())
+
+
+def ours(potential: Potential, batch: Batch, stress: bool, exact: Any) -> Row:
+    """The row of torchmdx."""
+    started()
+    begin = time.perf_counter()
+    captured = CapturedStep(potential, batch, mode="graph" if GPU else "eager", stress=stress)
+    positions = batch.positions.numpy()
+    result = captured(positions)
+    setup, most = time.perf_counter() - begin, peak_memory()
+    run = captured.policy.graphs["host"].replay if GPU else lambda: captured(positions)
+    ms, report = round(milliseconds(run, step.repeats(batch.num_atoms)), 4), captured.report()
+    return {
         "by": "torchmdx",
         "mode": captured.mode,
+        "version": torchmdx.__version__,
         "engine": report.engine,
         "ms": ms,
+        "ns_day": round(86.4 / ms, 1),
+        "wall_ms": round(matgl_steps.wall(lambda: captured(positions), min(step.repeats(batch.num_atoms), 50)), 4),
+        "setup_s": round(setup, 2),
         "nodes": report.nodes,
-        "force_error": float(error),
+        "force_error": error_of(result.forces, exact.forces),
+        **({"stress_error": error_of(result.stress, exact.stress)} if stress else {}),
         "energy_error_per_atom_eV": float(abs(exact.energy.cpu().numpy() - result.energy).max()) / batch.num_atoms,
-        "memory_GB": round(most / 2**30, 3),
-        "step_memory_GB": round(report.memory_bytes / 2**30, 3),
+        "memory_GB": most,
+        "step_memory_GB": round(report.memory_bytes / 2**30, 4),
     }
-    return row, exact.forces
 
 
-def theirs(path: Path, batch: Batch, mode: str, exact: torch.Tensor) -> dict[str, Any]:
+def torchmd_net(path: Path, batch: Batch, mode: str, exact: torch.Tensor) -> Row:
     """The row of torchmd-net, which loads the same file."""
     from torchmdnet.models.model import load_model
 
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    started()
     batch = batch.to("cuda")
     box = batch.cell[0].float() if batch.pbc.any() else None
     options = dict(max_num_neighbors=MOST_NEIGHBORS, box_vecs=None if box is None else box.cpu().tolist())
@@ -96,45 +167,113 @@ def theirs(path: Path, batch: Batch, mode: str, exact: torch.Tensor) -> dict[str
     return {
         "by": "torchmd-net",
         "mode": mode,
+        "version": version("torchmd-net"),
         "ms": peer_model.milliseconds(run, 50, 3),
-        "force_error": float((forces().double() - exact).norm() / exact.norm()),
-        "memory_GB": round(torch.cuda.max_memory_allocated() / 2**30, 3),
+        "force_error": error_of(forces(), exact),
+        "memory_GB": peak_memory(),
     }
 
 
-def compared(path: Path, batch: Batch, modes: list[str]) -> list[dict[str, Any]]:
-    """Rows of torchmdx and of the peer in these modes; an error is a row too."""
-    found: list[dict[str, Any]] = []
-    row, exact = ours(torchmdx.load(path).requires_grad_(False).cuda(), batch)
-    found.append(row)
-    for mode in modes:
+def matgl(path: Path, atoms: ase.Atoms, mode: str, exact: torch.Tensor) -> Row:
+    """The row of matgl, which loads the same folder."""
+    return {**matgl_steps.theirs(path, atoms, mode, exact.cpu().numpy()), "version": version("matgl")}
+
+
+def rows_of(path: str | Path, name: str, peer: bool) -> Iterator[Row]:
+    """The rows of a system: of torchmdx, then of each mode of the peer."""
+    atoms, stress = structure(name), name in CRYSTALS
+    potential = torchmdx.load(path, dtype=torch.float32, device=DEVICE)
+    assert isinstance(potential, Potential)
+    batch = Batch.from_systems([System.from_ase(atoms)])
+    exact = evaluate(copy.deepcopy(potential).double(), batch.to(DEVICE), stress=stress)
+    assert exact.forces is not None
+    yield {**ours(potential.requires_grad_(False), batch, stress, exact), "atoms": batch.num_atoms}
+    del potential
+    program, modes = peer_of(name)
+    for mode in modes if peer else ():
         try:
-            found.append(theirs(path, batch, mode, exact))
+            row = (
+                matgl(Path(path), atoms, mode, exact.forces)
+                if stress
+                else torchmd_net(Path(path), batch, mode, exact.forces)
+            )
         except Exception as error:
-            found.append({"by": "torchmd-net", "mode": mode, "error": f"{type(error).__name__}: {error}"[:200]})
-        gc.collect()
+            row = {"by": program, "mode": mode, "error": f"{type(error).__name__}: {error}"[:200]}
+        yield {**row, "atoms": batch.num_atoms}
         torch._dynamo.reset()
-    times = [other["ms"] for other in found[1:] if "ms" in other]
-    if times:
-        row["speedup"] = round(min(times) / row["ms"], 2)
+
+
+def child(potential: str, path: str, system: str, peer: bool, output: Path) -> None:
+    """Measures one system, in the process that measure() starts; writes each row to `output` when it has it."""
+    for row in rows_of(path if path == "organic-1" else Path(path), system, peer):
+        line = json.dumps({"potential": potential, "system": system, "kind": kind(system), **row})
+        print(line, flush=True)
+        with output.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: float) -> list[Row]:
+    """The rows of one system, from a process that is killed after `seconds`."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows"
+        output.touch()
+        arguments = ["--child", json.dumps([potential, str(path), system, peer, str(output)])]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.released", *arguments], timeout=seconds, check=False
+            )
+            why = f"exit status {done.returncode}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            why = f"takes more than {seconds:g} s"
+        rows: list[Row] = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    if why:
+        print(f"{potential}, {system}: {why}, after {len(rows)} rows", flush=True)
+        program, modes = peer_of(system)
+        stopped = [("torchmdx", "graph"), *((program, mode) for mode in modes if peer)][len(rows)]
+        head = {"potential": potential, "system": system, "kind": kind(system)}
+        rows.append({**head, "by": stopped[0], "mode": stopped[1], "atoms": len(structure(system)), "error": why})
+    times = [row["ms"] for row in rows[1:] if "ms" in row]
+    if times and "ms" in rows[0]:
+        rows[0]["speedup"] = round(min(times) / rows[0]["ms"], 2)
+    return rows
+
+
+def has_peer(system: str) -> bool:
+    """Whether the program to compare with can be imported; prints its name if not."""
+    name = "matgl" if system in CRYSTALS else "torchmdnet"
+    found = GPU and importlib.util.find_spec(name) is not None
+    if not found:
+        print(f"{system}: without {name}, which {'cannot be imported' if GPU else 'needs a GPU'}", flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("potentials", nargs="+", type=Path, help="files of potentials")
-    parser.add_argument("--structures", nargs="*", type=Path, default=[], help="more structures")
-    parser.add_argument("--names", default=",".join(("toluene", *NAMES)), help="of structures in vacuum")
-    parser.add_argument("--peer", default="", help="modes of torchmd-net to time as well: eager,graph,compile")
+    parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
+    parser.add_argument("--peer", action="store_true", help="also time torchmd-net or matgl")
+    parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
+    parser.add_argument("--seconds", type=float, default=240, help="limit for each row (default: 240)")
+    parser.add_argument("--resume", action="store_true", help="skip rows of this commit and device")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    rows = []
-    for path in options.potentials:
-        for name, atoms in structures([n for n in options.names.split(",") if n], options.structures):
-            batch = Batch.from_systems([System.from_ase(atoms)])
-            for row in compared(path, batch, [mode for mode in options.peer.split(",") if mode]):
-                rows.append({"potential": path.stem, "system": name, "atoms": batch.num_atoms, **row})
-                print(rows[-1], flush=True)
-            record.write("released", rows)
+    if options.child:
+        potential, path, system, peer, output = json.loads(options.child)
+        return child(potential, path, system, peer, Path(output))
+    chosen = [name for name in options.rows.split(",") if name]
+    here = {(row["potential"], row["system"]) for row in record.current("released")} if options.resume else set()
+    for potential, names in POTENTIALS.items():
+        path = find(options.folder and Path(options.folder), potential)
+        if path is None:
+            print(f"{potential}: not in {options.folder}", flush=True)
+            continue
+        for system in names:
+            wanted = not chosen or potential in chosen or f"{potential}/{system}" in chosen
+            if wanted and (potential, system) not in here:
+                peer = options.peer and potential != "organic-1" and has_peer(system)
+                record.update(
+                    "released", measure(potential, path, system, peer, options.seconds), ("potential", "system")
+                )
+    return None
 
 
 if __name__ == "__main__":

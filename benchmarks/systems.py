@@ -1,4 +1,4 @@
-"""Structures to measure on: periodic water of liquid density, and proteins from PDB files."""
+"""Structures to measure on: periodic water of liquid density, molecules from PDB files, and a peptide in water."""
 
 from __future__ import annotations
 
@@ -23,8 +23,20 @@ def water(num_molecules: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np
     return np.tile([8, 1, 1], num_molecules), atoms.reshape(-1, 3), np.eye(3) * length
 
 
+def peptide_in_water(num_molecules: int = 768, room: float = 2.4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Alanine dipeptide in the middle of a box of water, without the molecules that are closer than `room` Å to it."""
+    peptide, positions, _ = load("alanine_dipeptide")
+    numbers, waters, cell = water(num_molecules)
+    positions = positions - positions.mean(0) + cell.sum(0) / 2
+    distances = np.linalg.norm(waters[:, None] - positions, axis=-1).min(1)
+    kept = np.repeat(distances.reshape(-1, 3).min(1) >= room, 3)
+    return np.concatenate([peptide, numbers[kept]]), np.concatenate([positions, waters[kept]]), cell
+
+
 def load(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """A structure by name: "water3000" has 3,000 molecules; others are PDB files of this folder, in vacuum."""
+    """A structure by name: "water3000" has 3,000 molecules; most others are PDB files of this folder, in vacuum."""
+    if name == "peptide_in_water":
+        return peptide_in_water()
     if name.startswith("water"):
         return water(int(name.removeprefix("water")))
     from ase.io import read

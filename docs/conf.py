@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, results.py
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torchmdx
@@ -14,7 +14,7 @@ author = "The torchmdx developers"
 copyright = author
 version = release = torchmdx.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "results"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 
@@ -61,18 +61,27 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (
         r"py:.*",
-        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run_files\.RunFiles|log\.Row|restraints\.Restraint)",
+        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|log\.LogRow|restraints\.Restraint)",
     ),
+    (
+        r"py:.*",
+        r"torchmdx\.dynamics\.run\.(files\.RunFiles|outputs\.OutputSchedule)",
+    ),
+    (r"py:.*", r"torchmdx\.engines\.plan\.(request\.Network|workload\.Workload|machine\.Machine)"),
     (r"py:.*", r"torchmdx\.report\.page\.Section"),
-    (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.Frame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
+    (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
+    (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.(integrators\.table\.Kind|run\.outputs\.OutputSchedule))"),
     (r"py:.*", r"(Tensor|ArrayLike|NDArray|Atoms|Path|Module|StrEnum|TextIO|dict\[).*"),
     (r"py:.*", r"(torchmdx\.checkpoints\.prepare\.)?PotentialSource|Region|LinkRequest|unit\.Quantity"),
-    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|OpenPairPrior|Prior)|Frame"),
+    (r"py:.*", r"torchmdx\.models\.priors\.base\.(Geometry|Lattice|OpenPairPrior|Prior)|Frame"),
     (r"py:.*", r"torchmdx\.(engines\.engine\.Engine|step\.capture_policy\.GraphPolicy|step\.results\.Frame)"),
     (r"py:.*", r"(Any|Sequence|Iterable|Iterator|Mapping|Callable).*"),
 ]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["measured.css"]
 html_title = f"torchmdx {version}"
 html_copy_source = False
 html_show_sphinx = False

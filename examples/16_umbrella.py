@@ -1,4 +1,4 @@
-"""Free energy over φ of alanine dipeptide at 300 K: umbrella windows as one batch, beside replica exchange, with MBAR.
+"""Free energy over φ of alanine dipeptide at 300 K: umbrella windows in one batch and replica exchange, with MBAR.
 
 `python examples/16_umbrella.py --time 20` makes a picture as in docs/dynamics.md, in ten minutes on one core of a CPU.
 """

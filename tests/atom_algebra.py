@@ -3,8 +3,8 @@
 import torch
 from interpreter import DEVICE
 
+from torchmdx.engines import ops
 from torchmdx.engines.pairs import atom_functions
-from torchmdx.models.tensors import product, squared_norm
 
 ATOMS, CHANNELS = 3, 5
 FUNCTIONS = {"normalised": 1, "product": 2, "updated": 2}
@@ -20,14 +20,11 @@ def evaluated(name: str, inputs: list[torch.Tensor], factor: torch.Tensor | None
 
 
 def by_matrices(name: str, inputs: list[torch.Tensor], factor: torch.Tensor | None) -> torch.Tensor:
-    """From the definitions, with the algebra of the reference model."""
-    f = 1.0 if factor is None else factor[:, :, None]
+    """By the operations of the reference model."""
+    f = torch.ones((), dtype=torch.float64, device=DEVICE) if factor is None else factor[:, :, None]
     if name == "normalised":
-        return inputs[0] / (squared_norm(inputs[0]) + 1)[:, None]
-    x, y = inputs
-    if name == "product":
-        return f * (product(x, y) + product(y, x))
-    return x + y + f * product(y, y)
+        return ops.normalise(*inputs)
+    return ops.product(*inputs, f, reflections=True) if name == "product" else ops.update(*inputs, f)
 
 
 def derivatives(function, inputs: list[torch.Tensor], order: int) -> list[torch.Tensor]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import nightly
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,7 @@ from ase.build import molecule
 from documents.blocks import summary
 from emulated import Emulator
 from interpreter import FOLDERS, INTERPRETED
-from model_kinds import KINDS, kinds
+from model_kinds import KINDS, NO_WIRES, kinds
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
@@ -48,10 +47,30 @@ def pytest_ignore_collect(collection_path, config) -> bool | None:
     return True if parts and parts[0] not in FOLDERS else None
 
 
+def mark_nightly(items: list[pytest.Item], *, whole_files: bool) -> None:
+    """Marks items as nightly whose parameters `nightly_for` names: a whole ID, or a part between hyphens.
+
+    whole_files: names that fit no item of their function are an error.
+    """
+    unused: dict[tuple[Path, str], set[str]] = {}
+    for item in items:
+        if marker := item.get_closest_marker("nightly_for"):
+            parameters = item.nodeid.partition("[")[2][:-1]
+            fitting = {parameters, *parameters.split("-")} & set(marker.args)
+            if fitting:
+                item.add_marker(pytest.mark.nightly)
+            left = unused.setdefault((item.path, item.originalname), set(marker.args))
+            left -= fitting
+    wrong = [f"{path.name}::{name} {sorted(names)}" for (path, name), names in unused.items() if names]
+    if wrong and whole_files:
+        raise pytest.UsageError(f"nightly_for names parameters that do not exist: {', '.join(wrong)}")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config, items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
-    nightly.mark(items, whole_files=not any("::" in arg for arg in config.args))
+    items[:] = [item for item in items if not (NO_WIRES in item.nodeid and "wire" in item.nodeid)]
+    mark_nightly(items, whole_files=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     has_triton = importlib.util.find_spec("triton") is not None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -171,10 +190,11 @@ def random_potential(
         )
         potential = Potential(config, [make() for make in priors])
         with torch.no_grad():
-            potential.network.embedding.filters.weight.mul_(2)
-            for part in potential.network.embedding.mix.parameters():
+            network = potential.network.tensornet if model == "qet" else potential.network
+            network.embedding.filters.weight.mul_(2)
+            for part in network.embedding.mix.parameters():
                 part.mul_(4)
-            for layer in potential.network.layers:
+            for layer in network.layers:
                 layer.filters[4].weight.mul_(6)
             potential.scale.fill_(1.7)
             potential.shift.fill_(-0.3)

@@ -331,17 +331,17 @@ def _make_state(folder: Path) -> Path:
 
 
 def _make_settings(folder: Path) -> Path:
-    from torchmdx.dynamics.run.files import Files
+    from torchmdx.dynamics.run.files import RunFiles
 
-    files = Files(str(folder / "run"), ".xyz")
+    files = RunFiles(str(folder / "run"), engine="openmm")
     files.write_settings({"seed": 1, "formula": "H2O", "charge in e": 0.0})
     return files.settings
 
 
 def _read_settings(path: Path) -> None:
-    from torchmdx.dynamics.run.files import Files
+    from torchmdx.dynamics.run.files import RunFiles
 
-    assert isinstance(Files(str(path.with_suffix("")), ".xyz").read_settings(), dict)
+    assert isinstance(RunFiles(str(path.with_suffix("")), engine="openmm").read_settings(), dict)
 
 
 def _context():
@@ -359,24 +359,24 @@ def _context():
 
 def _make_checkpoint(ending: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        from torchmdx.dynamics.run.files import Files
-        from torchmdx.dynamics.run.simulation import Checkpoint
+        from torchmdx.commands.md_openmm.checkpoint import Checkpoint, write_checkpoint
+        from torchmdx.dynamics.run.files import RunFiles
 
         context = _context()
         state = context.getState(positions=True, velocities=True, parameters=True, integratorParameters=True)
-        files = Files(str(folder / "run"), ".xyz")
-        files.write_checkpoint(Checkpoint(0, context.createCheckpoint(), state))
+        files = RunFiles(str(folder / "run"), engine="openmm")
+        write_checkpoint(files, Checkpoint(0, context.createCheckpoint(), state))
         return folder / f"run{ending}"
 
     return make
 
 
 def _read_checkpoint(path: Path) -> None:
-    from torchmdx.dynamics.run.files import Files
-    from torchmdx.dynamics.run.restore import restore
+    from torchmdx.commands.md_openmm.checkpoint import read_checkpoint, restore
+    from torchmdx.dynamics.run.files import RunFiles
     from torchmdx.runtime.damaged_file import naming
 
-    exact, portable = Files(str(path.with_suffix("")), ".xyz").read_checkpoint()
+    exact, portable = read_checkpoint(RunFiles(str(path.with_suffix("")), engine="openmm"))
     context = _context()
     with naming(path):
         restore(context, None if path.suffix == ".xml" else exact, portable)

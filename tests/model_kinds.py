@@ -49,9 +49,12 @@ KINDS = {
         charge_factor=False,
     ),
     "tensornet-target": dict(messages="target", self_message=False),
+    "qet": dict(model="qet"),
+    "qet-target": dict(model="qet", messages="target", hardness="element", self_message=False),
     "tensornet2": dict(model="tensornet2"),
     "tensornet2-SO(3)": dict(model="tensornet2", group="SO(3)", num_head_layers=1),
     "coulomb": dict(model="tensornet2", priors=[coulomb]),
+    "coulomb-ewald": dict(model="tensornet2", priors=[lambda: coulomb(periodic="ewald", accuracy=1e-11)]),
     "coulomb-cut": dict(model="tensornet2", priors=[lambda: coulomb(cut_in_vacuum=True)]),
     "zbl": dict(priors=[zbl]),
     "zbl-covalent": dict(priors=[lambda: zbl(radii="covalent")]),
@@ -59,9 +62,18 @@ KINDS = {
     "d3": dict(priors=[d3]),
     "everything": dict(model="tensornet2", priors=[zbl, coulomb, d2, d3]),
 }
+# A wire has no Ewald sum.
+NO_WIRES = "coulomb-ewald"
 NEEDS_DISPERSION = ("d3", "everything")
 # One for each network and for each prior, where every kind would say the same again.
 FEW = ("tensornet", "tensornet2", "everything")
+
+
+def as_text(settings: dict) -> str:
+    """An id of a test, the same in each process: functions that make priors by their names."""
+    return ", ".join(
+        f"{k}={[getattr(x, '__name__', x) for x in v] if isinstance(v, list) else v}" for k, v in settings.items()
+    )
 
 
 def kinds(*names: str) -> list:

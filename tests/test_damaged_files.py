@@ -189,7 +189,7 @@ def test_a_journal_whose_settings_are_damaged_keeps_its_records(tmp_path):
 
 def test_a_damaged_exact_checkpoint_is_known_by_its_checksum():
     pytest.importorskip("openmm")
-    from torchmdx.dynamics.run.restore import sealed, unsealed
+    from torchmdx.commands.md_openmm.checkpoint import sealed, unsealed
 
     data = bytearray(sealed(b"state" * 9))
     assert unsealed(bytes(data)) == b"state" * 9

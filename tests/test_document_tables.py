@@ -1,60 +1,185 @@
-"""Tables of measurements: what README and documents print is what benchmarks/results/ records."""
+"""Measurements in documents: every table and number is there, and made from the records as docs/recorded.py says."""
 
 import json
+import re
 import sys
-from pathlib import Path
 
 import pytest
-from documents.blocks import ROOT
+from documents.blocks import ROOT, pages
 
-sys.path += [str(ROOT / "tools"), str(ROOT / "benchmarks")]
+sys.path += [str(ROOT / name) for name in ("docs", "benchmarks")]
 
 import plot_speed
-import update_tables
-from quoted_results import SENTENCES
-from quoted_tables import BY_ATOMS, BY_MEASUREMENT, value_of
-from update_tables import NUMBER, Quote, is_rounded, replacement, rounded_like, rows_of
+import recorded
+from plan_table import table_of
+from recorded import cell, number, shown, table
+
+DIRECTIVE = re.compile(r"^```\{(results|plans)\} (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ROLE = re.compile(r"\{result\}`([^`]+)`")
 
 
-def compare(printed: str, value: object, place: str) -> bool:
-    """Whether both are there. Raises AssertionError if one is missing, or they differ."""
-    number = NUMBER.match(printed)
-    if isinstance(value, str):
-        assert printed == value, f"{place}: {printed}, recorded is {value}"
-        return True
-    assert (number is None) == (value is None), f"{place}: {printed!r}, recorded is {value}"
-    assert number is None or is_rounded(number[0], value), f"{place}: {printed}, recorded is {value}"
-    return number is not None
+def sources(pattern, page):
+    return pattern.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
-def ids(cases):
-    return [f"{page}-{record}-{k}" for k, (page, record, *_) in enumerate(cases)]
+TABLES = [(page, *found[1:]) for page in pages() for found in sources(DIRECTIVE, page) if found[0] == "results"]
+NUMBERS = [(page, " ".join(text.split())) for page in pages() for text in sources(ROLE, page)]
+ENVIRONMENT = {"device": "One GPU", "torch": "2.11.0+cu130", "triton": "3.6.0", "cuda": "13.0", "commit": "abc"}
 
 
-@pytest.mark.parametrize(("page", "record", "columns"), BY_ATOMS, ids=ids(BY_ATOMS))
-def test_tables_are_those_of_the_records(page, record, columns):
-    quotes = list(update_tables.quotes_by_atoms(page, record, columns))
-    assert sum(compare(quote.printed, quote.value, quote.place) for quote in quotes) >= 8
-    rows = update_tables.only_table(page, {*columns, "atoms"}, set())
-    assert {int(row["atoms"][2].replace(",", "")) for row in rows} == {row["atoms"] for row in rows_of(record)}
+@pytest.mark.parametrize(("page", "name", "text"), TABLES, ids=[f"{page}-{name}" for page, name, _ in TABLES])
+def test_every_table_can_be_made(page, name, text):
+    made = table(name, text)
+    assert made.count("\n| ") >= 2
+    assert f"; commit {recorded.record(name)['environment']['commit']} (" in made
 
 
-@pytest.mark.parametrize("case", BY_MEASUREMENT, ids=ids(BY_MEASUREMENT))
-def test_tables_with_a_measurement_in_each_row_are_those_of_the_records(case):
-    for quote in update_tables.quotes_by_measurement(*case):
-        assert compare(quote.printed, quote.value, quote.place)
+@pytest.mark.parametrize(("page", "text"), NUMBERS, ids=[f"{page}-{k}" for k, (page, _) in enumerate(NUMBERS)])
+def test_every_number_of_a_sentence_is_recorded(page, text):
+    assert re.match(r"\w+ \w+" if "environment" in text else r"-?\d", number(text))
 
 
-@pytest.mark.parametrize("case", SENTENCES, ids=ids(SENTENCES))
-def test_sentences_that_sum_up_are_those_of_the_records(case):
-    quotes = list(update_tables.quotes_in_sentence(*case))
-    assert quotes
-    for quote in quotes:
-        assert compare(quote.printed, quote.value, quote.place)
+def test_pages_have_tables_and_sentences_of_records():
+    assert len(TABLES) >= 25
+    assert len(NUMBERS) >= 25
 
 
-def test_the_plot_is_that_of_the_record():
-    assert plot_speed.PICTURE.read_text() == plot_speed.draw(json.loads(plot_speed.RECORD.read_text()))
+def test_tables_show_no_targets():
+    assert not [(page, name) for page, name, text in TABLES if "asked" in text or "target" in text]
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """A function that writes a record; pages read these records only."""
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    recorded.record.cache_clear()
+
+    def write(name, *rows, **environment):
+        content = {"environment": {**ENVIRONMENT, **environment}, "rows": list(rows)}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+
+    yield write
+    recorded.record.cache_clear()
+
+
+DHFR = {"system": "dhfr", "atoms": 2489}
+OURS = {**DHFR, "by": "ours", "ms": 0.9021, "nested": {"a b": 7}}
+THEIRS = [
+    {"system": "dhfr", "atoms": 2489, "by": "other", "mode": mode, "ms": ms} for mode, ms in (("a", 9), ("b", 3.0))
+]
+
+
+def test_a_table_has_a_row_for_each_system_and_says_what_recorded_it(records):
+    records("one", {**OURS, "system": "chignolin", "atoms": 166, "ms": 0.2}, OURS, *THEIRS)
+    text = """
+        rows: [system, atoms]
+        columns:
+          ours, ms: {by: ours, value: ms}
+          mode: {by: other, value: mode, optional: true}
+          ratio: {by: ours, value: ms, over: {by: other}}
+    """
+    assert table("one", text).splitlines() == [
+        "| system | atoms | ours, ms | mode | ratio |",
+        "| --- | --- | --- | --- | --- |",
+        "| chignolin | 166 | 0.200 |  |  |",
+        "| DHFR | 2,489 | 0.902 | b | 3.33 |",
+        "",
+        "One GPU; torch 2.11.0, Triton 3.6.0, CUDA 13.0; commit abc (`benchmarks/results/one.json`).  ",
+    ]
+
+
+def test_a_table_has_labels_for_rows_and_values_for_columns(records):
+    records("one", {"batch": 8, "ms": 1.0}, {"batch": 32, "ms": 2.0})
+    records("two", {"batch": 8, "ms": 5.0}, device="Another GPU")
+    text = "{corner: frames, rows: {first: {value: ms}, second: {record: two, value: ms}}, columns: [batch]}"
+    made = table("one", text)
+    assert made.startswith("| frames | 8 | 32 |\n| --- | --- | --- |\n| first | 1.00 | 2.00 |\n| second | 5.00 |  |\n")
+    assert "One GPU; " in made
+    assert "Another GPU; " in made
+
+
+def test_rows_of_another_commit_or_device_are_marked(records):
+    records("one", {"atoms": 1, "ms": 1.0}, {"atoms": 2, "ms": 1.0, "commit": "old", "device": "Old GPU"})
+    made = table("one", "{rows: [atoms], columns: {'time, ms': {value: ms}}}")
+    assert "\n| 1 | 1.00 |\n| 2 (commit old, Old GPU) | 1.00 |\n" in made
+
+
+def test_of_several_rows_the_fastest_counts(records):
+    records("one", OURS, *THEIRS)
+    assert cell({"record": "one", "by": "other", "value": "mode"}).text == "b"
+    assert cell({"record": "one", "by": ["ours", "other"], "value": "ms"}).text == "0.902"
+
+
+def test_what_failed_is_said(records):
+    records("one", {"by": "other", "mode": "a", "error": "out of memory"}, {"by": "ours", "ms": 1.0})
+    assert cell({"record": "one", "by": "other", "value": "ms"}).text == "fails"
+    assert cell({"record": "one", "by": "third", "value": "ms"}).text == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("one {by: ours, value: ms}", "0.902"),
+        ("one {by: ours, value: ms, times: 1000, digits: 2}", "902"),
+        ("one {by: ours, value: ms, inverse: 86.4}", "95.8"),
+        ("one {by: ours, value: ms, over: {by: other}, digits: 2}", "3.3"),
+        ("one {by: other, value: ms, range: true}", "3.00 to 9"),
+        ("one {by: ours, value: nested.a b}", "7"),
+        ("one {environment: device}", "One GPU"),
+    ],
+)
+def test_numbers(records, text, printed):
+    records("one", OURS, *THEIRS)
+    assert number(text) == printed
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "printed"),
+    [
+        (2489, 3, "2,489"),
+        (1011.6, 3, "1,012"),
+        (0.0613, 3, "0.0613"),
+        (9.9963, 3, "10.0"),
+        (0.99, 2, "0.99"),
+        (4.47e-7, 3, "4.5e-7"),
+        (0.0, 3, "0"),
+        (-250.4, 3, "-250"),
+        ("alanine_dipeptide", 3, "alanine dipeptide"),
+        ("water8000", 3, "water"),
+        ("waterproof", 3, "waterproof"),
+    ],
+)
+def test_how_values_are_printed(value, digits, printed):
+    assert shown(value, digits) == printed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{rows: [atoms], columns: {x: {by: third, value: ms}}}", "one.json must have a value for x"),
+        ("{rows: [atoms], columns: {x: {by: ours}}}", "a selection must have a value"),
+        (
+            "{rows: [atoms], columns: {x: {value: ms}}, colums: 1}",
+            "a table has rows, columns, where, corner, got colums",
+        ),
+        (
+            "{rows: atoms, columns: {x: {value: ms}}}",
+            "must be a list of keys or a mapping, got 'atoms'",
+        ),
+    ],
+)
+def test_mistakes_in_a_table(records, text, message):
+    records("one", OURS, *THEIRS)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        table("one", text)
+
+
+def test_mistakes_in_a_number(records):
+    records("one", OURS)
+    with pytest.raises(ValueError, match=re.escape("one.json must have ms where {'by': 'third'}")):
+        number("one {by: third, value: ms}")
+    with pytest.raises(ValueError, match="a record must be a file of benchmarks/results, got 'none'"):
+        number("none {value: ms}")
 
 
 def test_the_plot_shows_the_fastest_time_of_each_program_at_each_size():
@@ -68,74 +193,10 @@ def test_the_plot_shows_the_fastest_time_of_each_program_at_each_size():
     assert plot_speed.read_points(rows) == {"torchmdx": [(20, 1.0), (200, 2.0)], "torchmd-net": [(20, 8.0)]}
 
 
-def test_rounding_is_judged_by_the_last_digit():
-    assert is_rounded("0.125", 0.12531)
-    assert is_rounded("2,489", 2489)
-    assert is_rounded("0.6e-6", 6.17e-7)
-    assert not is_rounded("0.126", 0.12531)
-    assert not is_rounded("0.7e-6", 6.17e-7)
-
-
-@pytest.mark.parametrize(("printed", "value"), [("1.3", None), ("", 1.3), ("does not run", 1.3), ("graph", "eager")])
-def test_numbers_that_only_one_side_has_would_be_seen(printed, value):
-    with pytest.raises(AssertionError, match="a table, a column: .*recorded is"):
-        compare(printed, value, "a table, a column")
-    assert not compare("does not run", None, "a table, a column")
-
-
-def test_of_several_rows_the_fastest_counts():
-    recorded = [
-        {"by": "b", "ms": 3.0, "mode": "eager"},
-        {"by": "b", "ms": 2.0, "mode": "graph"},
-        {"by": "a", "ms": 1.0},
-    ]
-    assert value_of(recorded, {"by": "b"}, "mode") == "graph"
-    assert value_of(recorded, {"by": "c"}, "ms") is None
-
-
-@pytest.mark.parametrize(
-    ("printed", "value", "new"),
-    [
-        ("0.997", 1.0213, "1.02"),
-        ("1.02", 0.99741, "0.997"),
-        ("9.99", 9.9963, "10.0"),
-        ("0.10", 0.1149, "0.11"),
-        ("475", 1234.6, "1,235"),
-        ("32", 9.71, "9.7"),
-        ("0.8e-6", 1.26e-6, "1.3e-6"),
-        ("2.0", 0.0, "0.0"),
-        ("105", -250.4, "-250"),
-        ("-250", -31.6, "-31.6"),
-    ],
-)
-def test_new_numbers_have_the_digits_of_the_old_ones(printed, value, new):
-    assert rounded_like(printed, value) == new
-    assert is_rounded(new, value)
-
-
-def test_what_only_one_side_has_is_left_to_people():
-    assert replacement(Quote("p.md", 0, 0, "475 (eager)", 480.2, "")) == "480 (eager)"
-    assert replacement(Quote("p.md", 0, 0, "graph", "eager", "")) == "eager"
-    assert replacement(Quote("p.md", 0, 0, "does not run", 480.2, "")) is None
-    assert replacement(Quote("p.md", 0, 0, "475", None, "")) is None
-
-
-@pytest.fixture
-def page(tmp_path, monkeypatch) -> Path:
-    """A page with a table, a sentence and a block, in a folder of its own with its record."""
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    rows = [{"atoms": 22, "ms": 1.234}, {"atoms": 166, "ms": 2.5}]
-    (tmp_path / "benchmarks" / "results" / "one.json").write_text(json.dumps({"rows": rows}))
-    text = "```text\n| atoms | ms |\n```\n\nIt takes 9.9\nms.\n\n| a \\| b | atoms | ms |\n|---|---|---|\n"
-    (tmp_path / "p.md").write_text(text + "| x | 22 | 1.11 |\n| y | 166 | 2.5 (eager) |\n")
-    monkeypatch.setattr(update_tables, "ROOT", tmp_path)
-    return tmp_path / "p.md"
-
-
-def test_pages_are_rewritten_in_place(page):
-    table = list(update_tables.quotes_by_atoms("p.md", "one", {"ms": ({}, "ms")}))
-    sentence = list(update_tables.quotes_in_sentence("p.md", "one", r"takes ([\d.]+) ms", lambda rows: [rows[0]["ms"]]))
-    assert [update_tables.agrees(quote) for quote in table + sentence] == [False, True, False]
-    before = page.read_text()
-    update_tables.write(table + sentence)
-    assert page.read_text() == before.replace("9.9\n", "1.2\n").replace("1.11", "1.23")
+def test_the_page_of_what_runs_has_the_plans_of_both_networks():
+    found = [name for kind, name, _ in sources(DIRECTIVE, "docs/what_runs.md") if kind == "plans"]
+    assert found == ["tensornet", "tensornet2"]
+    assert "| 2,489 | blocks of atoms; tiles of atoms in CUDA C++ |" in table_of("tensornet")
+    assert table_of("tensornet2").count("\n") == 7
+    with pytest.raises(ValueError, match="network must be one of tensornet, tensornet2, got 'painn'"):
+        table_of("painn")

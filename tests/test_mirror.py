@@ -23,7 +23,7 @@ commands/test_cli.py                         commands: convert energy info optio
 commands/demo_run/test_demo.py                   commands: demo
 report/test_cli_evaluate.py         commands: evaluate
 datasets/labelling/test_cli_label.py         commands: label
-dynamics/run/test_cli_md.py                   commands: md
+commands/md_openmm/test_cli_md.py   commands: md
 training/test_training_run.py       commands: train
 evaluation/conformance/test_check.py           evaluation: check_structures
 evaluation/conformance/test_check.py           evaluation/conformance: contract geometry
@@ -58,10 +58,9 @@ datasets/labelling/test_calculators.py       datasets/labelling: geometry
 datasets/labelling/test_workers.py           datasets/labelling: serve work
 datasets/labelling/test_cli_label.py         datasets/labelling: ledger output run stages
 dynamics/run/test_md_files.py                 dynamics: log trajectory
-dynamics/run/test_md_files.py  dynamics/run: files plot progress
-dynamics/run/test_cli_md.py                   dynamics/run: run
-dynamics/run/test_platform.py                 dynamics/run: settings
-dynamics/run/test_cli_md_restart.py           dynamics/run: recorder restore simulation
+dynamics/run/test_md_files.py  dynamics/run: plot progress
+commands/md_openmm/test_cli_md.py   commands/md_openmm: run
+commands/md_openmm/test_cli_md_restart.py   commands/md_openmm: checkpoint recorder simulation
 models/test_radial.py               models: activations cutoff
 models/test_tensornet.py            models: embedding energy_head interaction skeleton
 models/test_tensornet2.py           models: charge_equilibration
@@ -95,11 +94,11 @@ checkpoints/formats/torchmdnet/test_reader.py  checkpoints/formats/torchmdnet: p
 training/test_config.py             training: config_file
 training/test_step.py               training: labelled pending_steps
 training/test_parts.py              training: ema loss epoch_means prepare schedule
-training/test_training_run.py       training: loop state
+training/test_training_run.py       training: state
 training/test_optimizer.py          training: optimizer_kernel
 """
 
-MOST_ELSEWHERE = 180  # lower it as the list shrinks
+MOST_ELSEWHERE = 175  # lower it as the list shrinks
 
 
 def elsewhere() -> dict[str, str]:

@@ -99,6 +99,7 @@ def test_isomers_are_in_their_order(stable, other, difference):
     assert found == pytest.approx(difference, abs=0.05)
 
 
+@pytest.mark.nightly
 def test_each_methylene_of_an_alkane_costs_the_same():
     energies = [energy(relaxed(molecule(name))) for name in ("CH4", "C2H6", "C3H8", "trans-butane")]
     assert np.diff(energies) == pytest.approx([-86.019, -86.109, -86.105], abs=0.05)
@@ -118,6 +119,7 @@ def test_ammonium_is_a_tetrahedron():
     assert angles == pytest.approx([109.47] * 6, abs=ANGLE)
 
 
+@pytest.mark.nightly
 def test_the_carbons_oxygens_of_an_acid_become_alike_in_its_anion():
     """acetic acid: C=O and C-O(H); acetate: two alike, between them."""
     acid = relaxed(molecule("CH3COOH"))
@@ -131,6 +133,7 @@ def test_the_carbons_oxygens_of_an_acid_become_alike_in_its_anion():
     assert anion.get_distance(0, 2) == pytest.approx(1.2394, abs=LENGTH)
 
 
+@pytest.mark.nightly_for("CH3CONH2-lengths4")
 @pytest.mark.parametrize(
     ("name", "lengths"),
     [
@@ -237,12 +240,11 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 @pytest.mark.nightly
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
-    from torchmdx.dynamics.run.structure import read as read_structure
-    from torchmdx.dynamics.run.structure import with_heavy_hydrogens
+    from torchmdx.commands.md_openmm.structure import read as read_structure
 
     pdb, atoms = dipeptide
     system = openmm.System()
-    for mass in with_heavy_hydrogens(read_structure(str(data / "alanine_dipeptide.pdb")), 3.0).masses:
+    for mass in read_structure(str(data / "alanine_dipeptide.pdb"), hydrogen_mass=3.0).masses:
         system.addParticle(mass)
     add_potential(system, pdb.topology, device="cpu")
     integrator = openmm.VerletIntegrator(0.002)

@@ -16,7 +16,7 @@ from torchmdx import System
 from torchmdx.commands.cli import main
 from torchmdx.datasets.store import Store
 from torchmdx.dynamics.dynamics import Dynamics
-from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.d2 import D2Config
@@ -145,5 +145,5 @@ def test_a_run_of_torchmdx_md_is_continued_as_it_would_have_been(written, capsys
     options += ["--transport", "python", "--precision", "float64", "--save-every", "3", "--log-every", "3"]
     options += ["--seed", "5", "--no-page", "--ensemble", "nve", "--timestep", "0.5"]
     assert main(["md", "methanol.xyz", "-o", "md", "--steps", "12", "--restart", *options]) == 0
-    assert "'md.json' is of an earlier version, which did not write the cell" in capsys.readouterr().err
+    assert "'md.json' is of an earlier version, which did not write cell in Å" in capsys.readouterr().err
     np.testing.assert_allclose(ase.io.read("md.final.xyz").positions, EXPECTED["md"], atol=1e-6)

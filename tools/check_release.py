@@ -1,7 +1,7 @@
 """The release checklist: tools/check_release.py runs every check and prints whether it passes.
 
 Checks that torchmdx/__init__.py, CHANGELOG.md and CITATION.cff have the same version, that the changelog has a date for
-it, that the commit has the tag vVERSION and no file is changed, that documents print the numbers of
+it, that the commit has the tag vVERSION and no file is changed, that README.md shows the records of
 benchmarks/results/, that the wheel works in an empty environment and that the documentation builds.
 --quick leaves out the last two, which take minutes.
 """
@@ -69,7 +69,7 @@ def checks(quick: bool) -> dict[str, Callable[[], str]]:
         "tag": lambda: tag_problem(
             version, output_of("git", "tag", "--points-at", "HEAD").split(), output_of("git", "status", "--porcelain")
         ),
-        "numbers": lambda: command_problem(sys.executable, "tools/update_tables.py"),
+        "numbers": lambda: command_problem(sys.executable, "tools/write_readme.py", "--check"),
     }
     if not quick:
         found["wheel"] = lambda: command_problem("tools/check_wheel.sh")

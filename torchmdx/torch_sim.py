@@ -38,7 +38,7 @@ class TorchmdxModel(ModelInterface):
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
     mode: as for CapturedStep.
     compute_stress, compute_forces: what results contain; both can be set later.
-    coulomb_cutoff: Å, of the Coulomb energy of periodic structures, as for `torchmdx.load`; None: the potential's.
+    coulomb_cutoff, coulomb: treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
 
     Batches are evaluated by captured steps of a few padded sizes, which are kept while torch-sim swaps structures. The
     total charge of each structure is the state's `charge` [S], 0 without it, and `partial_charges` [N] are for
@@ -57,6 +57,7 @@ class TorchmdxModel(ModelInterface):
         compute_stress: bool = True,
         compute_forces: bool = True,
         coulomb_cutoff: float | None = None,
+        coulomb: str | None = None,
     ) -> None:
         super().__init__()
         if precision not in DTYPES:
@@ -65,7 +66,7 @@ class TorchmdxModel(ModelInterface):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         target = choose_device(device)
         require_mode(mode, target)
-        prepared = prepare_potential(potential, DTYPES[precision], target, coulomb_cutoff)
+        prepared = prepare_potential(potential, DTYPES[precision], target, coulomb_cutoff, coulomb)
         self._device, self._dtype = prepared.device, dtype
         self._compute_stress, self._compute_forces = compute_stress, compute_forces
         self.pool = BatchPool(prepared, mode=mode, stress=compute_stress, precision=precision)

@@ -173,6 +173,7 @@ def test_a_crystal_far_away_is_as_accurate_as_at_the_origin(potential, crystal):
     np.testing.assert_allclose(far, near, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_bfgs_finds_a_minimum(calculator, ethanol):
     ethanol.calc = calculator
     before = ethanol.get_potential_energy()
@@ -182,6 +183,7 @@ def test_bfgs_finds_a_minimum(calculator, ethanol):
     assert np.linalg.norm(ethanol.get_forces(), axis=1).max() < 0.02
 
 
+@pytest.mark.nightly_for("ExpCellFilter")
 @pytest.mark.filterwarnings("ignore:Use FrechetCellFilter:DeprecationWarning")
 @pytest.mark.parametrize("cell_filter", [FrechetCellFilter, ExpCellFilter])
 def test_cells_relax(calculator, crystal, cell_filter):
@@ -319,7 +321,7 @@ def test_something_else_than_a_potential_is_refused():
     ("change", "error", "message"),
     [
         (lambda a: a.positions.__setitem__((1, 2), np.nan), ValueError, "positions must be finite, got nan of atom 1"),
-        (lambda a: a.positions.__setitem__(1, a.positions[0]), ValueError, "got atoms 0 and 1 at the same place"),
+        (lambda a: a.positions.__setitem__(1, a.positions[0]), ValueError, "got atoms 0 and 1 at the same position"),
         (lambda a: a.numbers.__setitem__(2, 0), ValueError, "got 0 for atom 2"),
         (lambda a: a.numbers.__setitem__(2, 53), ValueError, "atomic numbers up to 35, got 53 for atom 2"),
         (lambda a: a.info.update(charge="plus"), TypeError, "charge must be a number .*, got 'plus'"),

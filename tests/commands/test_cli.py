@@ -157,6 +157,7 @@ def test_relax_writes_a_minimum(capsys, model, molecule_file, tmp_path):
     assert len(ase.io.read(steps, ":")) > 2
 
 
+@pytest.mark.nightly
 def test_relax_moves_the_cell_only_on_request(model, crystal_file, tmp_path):
     fixed, free = tmp_path / "fixed.xyz", tmp_path / "free.xyz"
     command = ["relax", crystal_file, "--model", model, "--fmax", "0.05"]
@@ -219,7 +220,7 @@ def test_an_unreadable_structure_is_named(capsys, model, tmp_path):
 def test_a_bad_structure_is_refused(capsys, model, tmp_path):
     path = tmp_path / "touching.xyz"
     ase.io.write(path, Atoms("H2", [[0, 0, 0], [0, 0, 0]]), format="extxyz")
-    assert_refused(capsys, ["energy", path, "--model", model], "atoms must be apart, got atoms 0 and 1")
+    assert_refused(capsys, ["energy", path, "--model", model], "atoms must not coincide, got atoms 0 and 1")
 
 
 def test_a_bad_checkpoint_is_refused(capsys, molecule_file, data, tmp_path):
@@ -304,7 +305,7 @@ def test_convert_adds_reference_energies_that_were_removed(capsys, data, tmp_pat
         target = tmp_path / "model.safetensors"
         assert cli.main(["convert", str(source), str(target), "--overwrite", *extra]) == 0
         assert bool(torchmdx.load(target).reference_energies.any()) == there
-    assert "reference energies, enabled as asked" in capsys.readouterr().out
+    assert "reference energies, enabled on request" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", ["zip", "list"])

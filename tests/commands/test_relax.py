@@ -154,6 +154,21 @@ def test_a_signal_ends_a_relaxation_with_the_structure_that_was_reached(capsys, 
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_while_it_reads_writes_the_structure_as_it_is(capsys, relax, ethanol, monkeypatch):
+    from torchmdx.commands import relax as module
+
+    def slow(options, read=module.structure_of):
+        signal.raise_signal(signal.SIGTERM)
+        return read(options)
+
+    monkeypatch.setattr(module, "structure_of", slow)
+    assert relax(ethanol, "--fmax", "1e-9") == 128 + signal.SIGTERM
+    out, err = capsys.readouterr()
+    assert "after 0 steps; wrote out.xyz" in last_line(out)
+    assert "stopped by SIGTERM, not converged to 1e-09 eV/Å" in err
+    np.testing.assert_allclose(ase.io.read("out.xyz").positions, ethanol.positions, atol=1e-7)
+
+
 def test_a_relaxation_that_ends_early_names_another_optimizer(capsys, relax, ethanol):
     assert relax(ethanol, "--steps", "1") == 1
     assert "raise --steps or --fmax, or try --optimizer fire" in capsys.readouterr().err

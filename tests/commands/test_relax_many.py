@@ -102,15 +102,16 @@ def test_a_resumed_run_skips_what_is_done(relax, capsys):
     capsys.readouterr()
     assert relax(None, "--resume") == 0
     out = capsys.readouterr().out
-    assert "6 structures, 2 of them are done; 21 atoms to relax" in out
+    assert "6 structures, 2 already done; 21 atoms to relax" in out
     assert len(re.findall("^ +\\d+  ", out, re.MULTILINE)) == 4
     assert [len(frame) for frame in ase.io.read("out.xyz", ":")] == [len(frame) for frame in frames]
     for ours, theirs in zip(ase.io.read("out.xyz", ":"), frames, strict=True):
         np.testing.assert_allclose(ours.positions, theirs.positions, atol=1e-6)
     assert relax(None, "--resume") == 0
-    assert "6 of them are done; 0 atoms to relax" in capsys.readouterr().out
+    assert "6 already done; 0 atoms to relax" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_killed_run_loses_nothing_that_it_reported(relax, tmp_path):
     ase.io.write("in.traj", molecules(40))
     options = ["--batch-atoms", "12", "--fmax", "0.05"]

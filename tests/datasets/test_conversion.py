@@ -103,7 +103,7 @@ def broken_frames() -> list[Atoms]:
     found = [Atoms(NUMBERS, WATER) for _ in range(8)]
     for k, atoms in enumerate(found):
         atoms.calc = SinglePointCalculator(atoms, energy=-1.0 * k, forces=np.zeros((3, 3)))
-    found[1].calc.results["energy"] = np.nan
+    found[1].calc.results["energy"] = np.inf
     found[2].calc.results["forces"][1, 2] = np.inf
     found[3].positions[2, 0] = np.nan
     found[4].calc = None
@@ -294,3 +294,50 @@ def test_frames_without_labels_are_accepted_where_none_are_needed(tmp_path):
         convert([tmp_path / f"{name}.xyz"], tmp_path / name, unlabelled=True, log=lambda text: None)
     assert [len(Store.open(tmp_path / name)) for name in ("bare", "named")] == [2, 1]
     assert Store.open(tmp_path / "bare").labels == frozenset()
+
+
+def test_labels_that_are_nan_are_missing(tmp_path):
+    """As in ANI-1x: one method has labelled some frames, another one others."""
+    energy, forces = np.array([-1.0, np.nan, -3.0, np.nan]), np.zeros((4, 3, 3))
+    forces[2] = np.nan
+    forces[3, 0, 0] = np.nan
+    np.savez(tmp_path / "a.npz", z=NUMBERS, R=np.tile(WATER, (4, 1, 1)), E=energy, F=forces)
+    report = convert([tmp_path / "a.npz"], tmp_path / "out", broken="skip", log=[].append)
+    assert [(one.first, one.reason) for one in report.broken] == [(3, "energy must be finite, got NaN or infinity")]
+    assert report.warnings[-2:] == [
+        f"energy is NaN in 1 frame of {tmp_path / 'a.npz'}, where it is read as missing",
+        f"forces is NaN in 1 frame of {tmp_path / 'a.npz'}, where it is read as missing",
+    ]
+    frames = Store.open(tmp_path / "out").gather([0, 1, 2])
+    assert frames.has_energy.tolist() == [True, False, True]
+    assert frames.has_forces.tolist() == [True, True, False]
+    atoms = [Atoms(NUMBERS, WATER) for _ in range(2)]
+    for k, one in enumerate(atoms):
+        one.info["dft_energy"] = -5.0 if k else np.nan
+        one.arrays["dft_forces"] = np.full((3, 3), 0.25)
+    ase.io.write(tmp_path / "b.xyz", atoms)
+    keys = {"energy": "dft_energy", "forces": "dft_forces"}
+    convert([tmp_path / "b.xyz"], tmp_path / "xyz", keys=keys, log=[].append)
+    assert Store.open(tmp_path / "xyz").gather([0, 1]).has_energy.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("stated", "options", "said"),
+    [
+        ({"energy": "kcal/mol"}, {}, "states energy in kcal/mol .* is read in eV: give --energy-unit"),
+        ({"energy": "eV", "forces": "Ha/Bohr"}, {}, "states force in Ha/Bohr .*: give --force-unit"),
+        ({"energy": "eV", "forces": "eV/Ang", "positions": "Ang"}, {}, None),
+        ({"energy": "kcal/mol", "forces": "kcal/mol/A"}, {"energy_unit": "kcal/mol"}, None),
+        ({"energy": "furlong"}, {}, None),
+    ],
+)
+def test_units_that_a_file_states_are_those_that_it_is_read_in(tmp_path, stated, options, said):
+    atoms = Atoms(NUMBERS, WATER)
+    atoms.info |= {"energy": -5.0, "_property_unit_dict": stated}
+    atoms.arrays["forces"] = np.zeros((3, 3))
+    ase.io.write(tmp_path / "a.xyz", atoms)
+    if said is None:
+        assert convert([tmp_path / "a.xyz"], tmp_path / "out", log=[].append, **options).num_frames == 1
+    else:
+        with pytest.raises(ValueError, match=f"a.xyz' {said}"):
+            convert([tmp_path / "a.xyz"], tmp_path / "out", log=[].append, **options)

@@ -13,6 +13,8 @@ PUBLIC = (
     "torchmdx.models",
     "torchmdx.evaluation",
     "torchmdx.evaluation.conformance",
+    "torchmdx.engines",
+    "torchmdx.engines.conformance",
     "torchmdx.step",
     "torchmdx.dynamics",
     "torchmdx.dynamics.relaxation",

@@ -108,7 +108,7 @@ def test_results_that_are_not_finite_end_the_run_at_the_step_before(potential32,
     velocities[1] = 1e200
     loop.set_velocities(velocities)
     for _ in range(2):
-        with pytest.raises(NonFiniteError, match="evaluation 5: .* the first of them atom 1"):
+        with pytest.raises(NonFiniteError, match="evaluation 5: .* the first is atom 1"):
             at(loop, 9)
         found = loop.snapshot()
         assert found.step == 4
@@ -227,6 +227,6 @@ def test_steps_inside_one_launch_are_those_of_the_host_whatever_their_number(sys
     velocities = small.snapshot().velocities.copy()
     velocities[1] = 1e200
     small.set_velocities(velocities)
-    with pytest.raises(NonFiniteError, match="evaluation 13: .* the first of them atom 1"):
+    with pytest.raises(NonFiniteError, match="evaluation 13: .* the first is atom 1"):
         at(small, 20)
     assert small.snapshot().step == 12

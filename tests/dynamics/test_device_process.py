@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchmdx import Dynamics, System
-from torchmdx.dynamics.device_process import Server, Share, _sendable, fields_of
+from torchmdx.dynamics.device_process import ProcessShare, Server, _sendable, fields_of
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.step.results import NonFiniteError, SpreadError
 
@@ -16,7 +16,7 @@ from torchmdx.step.results import NonFiniteError, SpreadError
 def server(make_potential, ethanol):
     potential = make_potential(dtype=torch.float32, num_layers=0, num_channels=4, num_radial=4)
     options = dict(integrator=Langevin(), timestep=0.25, temperature=[300.0, 400.0], seed=[7, 9])
-    return Server(Dynamics, Share(potential, "cpu", [System.from_ase(ethanol)] * 2, options, 1))
+    return Server(Dynamics, ProcessShare(potential, "cpu", [System.from_ase(ethanol)] * 2, options, 1))
 
 
 def test_messages_are_those_of_the_dynamics(server):

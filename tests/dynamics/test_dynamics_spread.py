@@ -8,9 +8,9 @@ import torch
 import torchmdx
 from torchmdx import Dynamics, Ensemble, System
 from torchmdx.dynamics.log import read_log
-from torchmdx.dynamics.recording import Recording
 from torchmdx.dynamics.restraints import Distance
-from torchmdx.dynamics.run_files import RunFiles
+from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.step.results import SpreadError
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

@@ -13,7 +13,7 @@ from scipy import stats
 from torchmdx import Batch, Dynamics, System
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.integrators import Langevin
-from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.structures.units import BOLTZMANN
 
 TEMPERATURES = np.array([300.0, 400.0, 550.0])

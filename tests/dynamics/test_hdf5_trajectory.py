@@ -15,7 +15,7 @@ import torch
 from ase.geometry import cellpar_to_cell
 
 from torchmdx import Dynamics, System
-from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
 h5py = pytest.importorskip("h5py")
@@ -170,7 +170,7 @@ import sys, time
 import numpy as np
 from pathlib import Path
 from torchmdx.dynamics import hdf5_trajectory
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 hdf5_trajectory.FLUSH_SECONDS = 0.0
 numbers = np.full(40, 6)
@@ -178,7 +178,7 @@ file = TrajectoryFormat("hdf5").create(Path(sys.argv[1]), 40, 1, True, 1.0, topo
 cell = 9.0 * np.eye(3)
 print("ready", flush=True)
 for k in range(10**9):
-    file.append(Frame(np.full((40, 3), 10.0 * k), cell, np.zeros((40, 3)), float(k), float(k), 0.0, float(k)))
+    file.append(TrajectoryFrame(np.full((40, 3), 10.0 * k), cell, np.zeros((40, 3)), float(k), float(k), 0.0, float(k)))
     if k == 50:
         print("many", flush=True)
 """

@@ -11,7 +11,7 @@ from ase.cell import Cell
 
 from torchmdx import Dynamics, System
 from torchmdx.dynamics.orientation import closed, is_standard, standard
-from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.report.view.hdf5 import open_hdf5
 

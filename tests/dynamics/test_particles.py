@@ -8,7 +8,7 @@ from oscillators import atoms_alone
 from scipy import stats
 
 from torchmdx import Batch, System
-from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
+from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens, with_masses
 from torchmdx.structures.units import AMU_SI, BOLTZMANN_SI
 
 
@@ -98,7 +98,7 @@ def test_drift_is_no_part_of_the_kinetic_energy_where_the_momentum_stays():
 def test_hydrogen_masses_come_from_the_bonded_atoms():
     batch = batch_of("CH3CH2OH", "H2", "H2O")
     masses = checked_masses(batch, None)
-    found = with_heavy_hydrogens(batch, masses, 2.5)
+    found, _ = with_heavy_hydrogens(batch, masses, 2.5)
     numbers = batch.atomic_numbers.numpy()
     assert found.sum() == pytest.approx(masses.sum())
     assert (found[:9][numbers[:9] == 1] == 2.5).all()
@@ -112,7 +112,7 @@ def test_hydrogen_masses_come_from_the_bonded_atoms():
 def test_bonds_across_the_faces_of_a_cell_count():
     cell = 6.0 * np.eye(3)
     system = System.create([[0.1, 3, 3], [5.2, 3, 3], [0.7, 3.6, 3]], [8, 1, 1], cell, True)
-    found = with_heavy_hydrogens(Batch.of(system), np.array([15.999, 1.008, 1.008]), 2.0)
+    found, _ = with_heavy_hydrogens(Batch.of(system), np.array([15.999, 1.008, 1.008]), 2.0)
     np.testing.assert_allclose(found, [15.999 - 2 * 0.992, 2, 2])
 
 
@@ -121,3 +121,30 @@ def test_hydrogens_that_are_too_heavy_are_refused():
         with_heavy_hydrogens(batch_of("CH4"), checked_masses(batch_of("CH4"), None), 4.0)
     with pytest.raises(ValueError, match="hydrogen_mass must be > 0 amu and finite, got 0.0"):
         with_heavy_hydrogens(batch_of("CH4"), checked_masses(batch_of("CH4"), None), 0.0)
+
+
+def test_velocities_at_other_masses():
+    atoms = molecule("C6H6")
+    before, velocities = atoms.get_masses(), 0.01 + 0.02 * np.random.default_rng(1).normal(size=(12, 3))
+    after = before + np.where(atoms.numbers == 1, 2.0, -2.0)
+    free, fixed = np.zeros(12, dtype=bool), np.arange(12) == 0
+    found = with_masses(velocities, before, after, free)
+    assert after @ (found**2).sum(1) == pytest.approx(before @ (velocities**2).sum(1))
+    np.testing.assert_allclose(after @ found, before @ velocities, rtol=1e-12)
+    found = with_masses(velocities, before, after, fixed)
+    np.testing.assert_allclose(after * (found**2).sum(1), before * (velocities**2).sum(1))
+    assert with_masses(velocities, before, before, free) is velocities
+
+
+def test_velocities_of_each_structure_keep_its_temperature():
+    """Structure by structure: the one with a frozen atom keeps each kinetic energy, the other its drift."""
+    batch = batch_of("CH3OH", "CH4")
+    before, frozen = checked_masses(batch, None), checked_frozen(batch, [8])
+    velocities = 0.02 * np.random.default_rng(2).normal(size=(11, 3)) * ~frozen[:, None]
+    after, found = with_heavy_hydrogens(batch, before, 3.0, velocities, frozen)
+    np.testing.assert_array_equal(after, with_heavy_hydrogens(batch, before, 3.0)[0])
+    for own in (slice(0, 6), slice(6, 11)):
+        kinetic = before[own] @ (velocities[own] ** 2).sum(1)
+        assert after[own] @ (found[own] ** 2).sum(1) == pytest.approx(kinetic, rel=1e-12)
+    np.testing.assert_allclose(after[:6] @ found[:6], before[:6] @ velocities[:6], atol=1e-15)
+    np.testing.assert_allclose(found[6:], velocities[6:] * np.sqrt(before[6:] / after[6:])[:, None])

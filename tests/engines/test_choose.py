@@ -17,6 +17,7 @@ from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.serves import MOST_CHANNELS
+from torchmdx.models.qet import QETConfig
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.captured_step import CapturedStep
 
@@ -95,8 +96,10 @@ def test_every_model_and_prior_has_an_engine(make_kind, kind, ethanol, dtype):
         assert (engine.name, why) == ("exact", "float64 takes the exact model")
     elif tensornet_library() is None:
         assert (engine.name, why) == (PAIRS if library() is not None or not potential.predicts_charges else EXACT)
+    elif isinstance(potential.config, QETConfig):
+        assert engine.name == "compiled and equilibration"
     elif potential.prior_configs:
-        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, and priors beside it")
+        assert (engine.name, why) == ("compiled and priors", "network in C on the CPU, priors separately")
     else:
         assert (engine.name, why) == COMPILED
 

@@ -10,6 +10,7 @@ from torchmdx.lammps import build
 from torchmdx.runtime import compile_cache
 
 
+@pytest.mark.nightly
 @needs_lammps
 def test_the_plugin_is_compiled_once(tmp_path, monkeypatch):
     monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path))

@@ -85,6 +85,44 @@ def test_it_needs_a_coulomb_energy(charged, make_potential):
     assert coulomb_cutoff_of(both, periodic=True) == OTHER
 
 
+def test_ewald_sums_over_all_images_and_all_pairs(charged, box):
+    summed = with_coulomb_cutoff(charged.with_priors([coulomb(cut_in_vacuum=True)]), None, "ewald")
+    (config,) = summed.prior_configs
+    assert (config.periodic, config.cut_in_vacuum, config.cutoff) == ("ewald", False, 9.0)
+    assert_summed(charged, box, float(evaluate(summed, System.from_ase(box)).energy))
+    other = with_coulomb_cutoff(charged, 7.0, "ewald")
+    assert other.prior_configs[0].cutoff == 7.0
+    assert_summed(charged, box, float(evaluate(other, System.from_ase(box)).energy))
+    assert coulomb_cutoff_of(summed, periodic=True) is None
+    assert summed.doubts([1, 6, 8], 0.0, True) == charged.card.doubts([1, 6, 8], 0.0, True)
+    (said,) = set(summed.doubts([1, 6, 8], -1.0, True)) - set(charged.card.doubts([1, 6, 8], -1.0, True))
+    assert "a total charge of -1 e, which a uniform background neutralizes" in said
+
+
+def test_a_cutoff_alone_truncates_what_was_summed(charged, box):
+    summed = with_coulomb_cutoff(charged, None, "ewald")
+    again = with_coulomb_cutoff(summed, OTHER)
+    assert_other(charged, box, float(evaluate(again, System.from_ase(box)).energy))
+    field = with_coulomb_cutoff(summed, None, "reaction_field").prior_configs[0]
+    assert (field.periodic, field.cutoff) == ("reaction_field", 10.0)
+    kept = with_coulomb_cutoff(charged, None, "reaction_field").prior_configs[0]
+    assert kept == charged.prior_configs[0]
+
+
+def test_an_unknown_treatment_is_refused(charged, make_potential):
+    with pytest.raises(ValueError, match="coulomb must be one of ewald, reaction_field, or None, got 'pme'"):
+        Calculator(charged, coulomb="pme")
+    with pytest.raises(ValueError, match="coulomb needs a potential with a Coulomb energy, got 'ewald' for"):
+        Calculator(make_potential(), coulomb="ewald")
+
+
+def assert_summed(charged: Potential, atoms: Atoms, energy: float, tolerance: float = 1e-5) -> None:
+    made = charged.with_priors([coulomb(periodic="ewald", accuracy=1e-11)])
+    wanted = float(evaluate(made, System.from_ase(atoms), forces=False).energy)
+    assert abs(wanted - energy_with(charged, OWN, atoms)) > 1e-3
+    assert energy == pytest.approx(wanted, abs=tolerance)
+
+
 def test_load_takes_it(charged, checkpoint, box):
     potential = load(checkpoint, coulomb_cutoff=OTHER)
     assert_other(charged, box, float(evaluate(potential, System.from_ase(box)).energy))

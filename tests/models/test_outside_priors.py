@@ -129,6 +129,7 @@ def run(code, *arguments):
     return subprocess.run([sys.executable, "-c", path + code, *arguments], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.nightly
 def test_another_process_must_register_it_first(saved, ethanol):
     potential, file = saved
     refused = run("import torchmdx; torchmdx.load(sys.argv[1])", str(file))
@@ -318,3 +319,16 @@ def test_a_class_that_is_defined_twice_replaces_itself():
     assert isinstance(bump_potential(second()).priors[0], Prior)
     with pytest.raises(TypeError, match="got a CellConfig: register it first"):
         bump_potential(first())
+
+
+def test_what_a_prior_must_define_is_named(ethanol):
+    class NoEnergy(Prior):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+
+    register_prior(BumpConfig, NoEnergy)
+    with pytest.raises(TypeError, match="abstract class NoEnergy .*forward"):
+        bump_potential()
+    with pytest.raises(NotImplementedError, match=r"the prior bump must define scaled\(factor\)"):
+        PriorConfig.scaled(BumpConfig(), 2.0)

@@ -120,3 +120,25 @@ def test_the_commit_is_that_of_a_checkout_only(tmp_path, monkeypatch):
     assert commit() == f"{clean}-dirty"
     monkeypatch.setenv("PATH", "")
     assert commit() is None
+
+
+def contradicting(sign_of_energies, sign_of_forces):
+    """Predictions that follow, or run against, labels of energies and forces."""
+    frames, random = frames_of(molecules(40)), np.random.default_rng(0)
+    frames.energy[:] = frames.counts * random.normal(0, 0.1, 40)
+    frames.forces[:] = random.normal(0, 1.0, frames.forces.shape)
+    errors = Errors()
+    forces = sign_of_forces * frames.forces.astype(float) * 0.9
+    errors.add(Predictions(np.arange(40), frames, sign_of_energies * frames.energy * 0.8, forces, None))
+    return errors
+
+
+def test_labels_that_contradict_each_other_are_seen():
+    """A potential that has learned gradients instead of forces predicts energies upside down."""
+    for signs in ((-1, 1), (1, -1)):
+        (hint,) = hints(contradicting(*signs), [])
+        assert "energies and forces of the labels contradict each other" in hint
+        assert "may be gradients" in hint
+    assert hints(contradicting(1, 1), []) == []
+    (hint,) = hints(contradicting(-1, -1), [])
+    assert "opposite sign of the predictions" in hint

@@ -120,7 +120,7 @@ def test_atoms_at_one_place_are_named(tmp_path, potential):
     structures = molecules(3)
     structures[1].positions[2] = structures[1].positions[0]
     store = write_store(tmp_path / "s", frames_of(structures))
-    message = "frame 1 of 'data/first.xyz' can't be evaluated: atoms must be apart, got atoms 0 and 2 at the same place"
+    message = "frame 1 of 'data/first.xyz' can't be evaluated: atoms must not coincide, got atoms 0 and 2 at the same"
     with pytest.raises(ValueError, match=message):
         predict(potential, store, np.arange(3), device="cpu", dtype=torch.float64)
 
@@ -177,6 +177,7 @@ def test_padding_sees_nobody_and_changes_nothing(potential, mixed):
     np.testing.assert_allclose(found.forces[: frames.num_atoms].numpy(), wanted[1], rtol=0, atol=1e-10)
 
 
+@pytest.mark.nightly
 def test_steps_of_shapes_that_come_often_may_capture(tmp_path, potential, monkeypatch):
     structures = [*molecules(1) * 40, *[atoms[:3] for atoms in molecules(1) * 5]]
     store = write_store(tmp_path / "s", frames_of(structures))

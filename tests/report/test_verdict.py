@@ -78,3 +78,23 @@ def test_percentages():
         "1,400 %",
         "–",
     ]
+
+
+def test_a_wreck_is_graded_by_the_labels_and_not_by_its_own_references():
+    """Reference energies that are far off made the deviation of the labels large and the grade good."""
+    structures = molecules(40)
+    frames, random = frames_of(structures), np.random.default_rng(0)
+    symbols = {1: -13.6, 6: -1030.0, 7: -1480.0, 8: -2042.0}
+    of_atoms = np.array([symbols[int(z)] for z in frames.atomic_numbers])
+    frames.energy[:] = np.add.reduceat(of_atoms, frames.offsets[:-1]) + frames.counts * random.normal(0, 0.1, 40)
+    predicted = frames.energy + frames.counts * random.normal(0, 0.2, 40)
+    found = []
+    for shift in (0.0, 5.0):
+        references = np.zeros(9)
+        for number, energy in symbols.items():
+            references[number] = energy * (1 + shift / 100)
+        errors = Errors(references)
+        errors.add(Predictions(np.arange(40), frames, predicted, frames.forces.astype(float), None))
+        found.append(errors.relative("energy"))
+        assert "energies no better than by their mean" in verdict(errors, MILLI_EV)
+    assert found[0] == found[1] > 1.0

@@ -31,13 +31,23 @@ def test_another_process_is_named_and_does_not_block_after_its_end(tmp_path):
         process = holding(output)
         with pytest.raises(BlockingIOError) as caught:
             OutputLock(output)
-        holder = f"process {process.pid} on {socket.gethostname()} holds {str(output)!r} ({output}.lock)"
-        assert str(caught.value) == f"only one run at a time may write an output, and {holder}"
+        holder = f"process {process.pid} on {socket.gethostname()}, since 2"
+        said = str(caught.value)
+        assert said.startswith(f"only one run at a time may write an output, and {holder}")
+        assert said.endswith(f", holds {str(output)!r} ({output}.lock); start again when that process has ended")
         OutputLock(tmp_path / "run2").close()
         with process:  # waits and closes its pipes
             end(process)
         OutputLock(output).close()
         assert os.listdir(tmp_path) == []
+
+
+def test_the_job_of_a_queue_system_is_named(tmp_path, monkeypatch):
+    """After a requeue the earlier job may still be writing: its number is what the user can look up."""
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    with OutputLock(tmp_path / "run"):
+        with pytest.raises(BlockingIOError, match=r"process \d+ on .*, job 4711, since 20.*, holds '.*run'"):
+            OutputLock(tmp_path / "run")
 
 
 def test_the_same_process_is_refused_as_well(tmp_path):

@@ -345,7 +345,7 @@ def test_a_bad_frame_at_a_refresh_harms_no_later_one(trained, ethanol, chiral, d
     bad[2, 0] = value
     step.num_evaluations = REFRESH_EVERY - 1
     origin = step.buffers.origin.clone()
-    with pytest.raises(NonFiniteError, match="evaluation 2000: .* of 1 atoms are not finite, the first of them atom 2"):
+    with pytest.raises(NonFiniteError, match="evaluation 2000: .* of 1 atoms are not finite, the first is atom 2"):
         step(bad)
     assert torch.equal(step.buffers.origin[0], origin[0])
     moved = (step.buffers.origin[1] - origin[1]).cpu().numpy()
@@ -378,7 +378,7 @@ def test_two_atoms_at_the_same_position_are_named(trained, ethanol, device):
     step = CapturedStep(trained(device), System.from_ase(ethanol), mode=insist(device))
     step(ethanol.positions)
     ethanol.positions[4] = ethanol.positions[2]
-    with pytest.raises(ValueError, match="atoms must be apart, got atoms 2 and 4 at the same place"):
+    with pytest.raises(ValueError, match="atoms must not coincide, got atoms 2 and 4 at the same position"):
         step(ethanol.positions)
 
 
@@ -409,7 +409,7 @@ def test_the_distance_at_which_atoms_coincide_is_that_of_evaluate(
             near.positions[4] += near.cell.array[1]
         for door in (lambda at: step(at.positions), lambda at: evaluate(potential, System.from_ase(at))):
             if refused:
-                with pytest.raises(ValueError, match="atoms must be apart, got atoms 2 and 4 at the same place"):
+                with pytest.raises(ValueError, match="atoms must not coincide, got atoms 2 and 4 at the same position"):
                     door(near)
             else:
                 assert np.isfinite(float(door(near).energy[0]))

@@ -145,6 +145,7 @@ def test_changing_cells():
     require_equal(step(atoms.positions), model, atoms)  # with the last cell
 
 
+@pytest.mark.nightly
 def test_energy_is_conserved(monkeypatch):
     """Also while atoms change hands, in ASE."""
     monkeypatch.setattr(division, "WORTH_DIVIDING", 1.0)
@@ -211,7 +212,7 @@ def test_a_bad_call_changes_nothing():
     step = divided(model, atoms, grid=(2, 1, 1))
     wrong = atoms.positions.copy()
     wrong[5, 1] = np.inf
-    with pytest.raises(NonFiniteError, match="positions of 1 atoms are not finite, the first of them atom 5"):
+    with pytest.raises(NonFiniteError, match="positions of 1 atoms are not finite, the first is atom 5"):
         step(wrong)
     with pytest.raises(ValueError, match=r"positions must have shape \[192, 3\], got \[191, 3\]"):
         step(atoms.positions[:-1])
@@ -224,7 +225,7 @@ def test_a_bad_call_changes_nothing():
         wrong = atoms.positions.copy()
         wrong[first] = wrong[second] + 5e-5
         pair = " and ".join(map(str, sorted((first, second))))
-        with pytest.raises(ValueError, match=f"atoms must be apart, got atoms {pair} at the same place"):
+        with pytest.raises(ValueError, match=f"atoms must not coincide, got atoms {pair} at the same position"):
             step(wrong)
     require_equal(step(atoms.positions), model, atoms)
 
@@ -308,7 +309,10 @@ def test_bad_options(options, message):
 
 def test_what_can_not_be_divided_is_named():
     refused = [
-        (Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), "TensorNet2 conserves the charges"),
+        (
+            Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)),
+            "TensorNet2 conserves the charges",
+        ),
         (
             potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]),
             "the prior coulomb may depend on atoms at any",

@@ -177,7 +177,7 @@ def test_a_system_without_atoms():
 
 
 def test_what_cannot_be_divided_is_refused_by_name():
-    with pytest.raises(ValueError, match="TensorNet2 conserves the charges of the whole system"):
+    with pytest.raises(ValueError, match="a TensorNet2 conserves the charges of the whole system"):
         DomainStep(Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), (True, True, False))
     with pytest.raises(ValueError, match="the prior coulomb may depend on atoms at any distance"):
         DomainStep(potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]), (True, True, False))
@@ -207,7 +207,7 @@ def test_evaluation_errors_leave_a_usable_step():
     step.assign(part.positions, atoms.numbers[part.atoms], part.num_owned, atoms.cell.array, num_total=len(atoms))
     wrong = part.positions.copy()
     wrong[3] = np.nan
-    with pytest.raises(NonFiniteError, match="the first of them atom 3"):
+    with pytest.raises(NonFiniteError, match="the first is atom 3"):
         step(wrong, atoms.cell.array)
     with pytest.raises(ValueError, match="positions must have shape"):
         step(part.positions[1:], atoms.cell.array)

@@ -1,5 +1,6 @@
 """Configurations: round trip through text, command-line overrides, invalid settings and their messages."""
 
+import json
 import re
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def test_a_complete_file_loads_back(tmp_path):
 
 def test_a_term_keeps_its_default_weight_with_other_settings():
     config = make_config({"loss": {"energy": {"function": "mae"}, "stress": {"function": "huber"}}})
-    assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, 0.0)
+    assert (config.loss.energy.weight, config.loss.stress.weight) == (10.0, None)
 
 
 def test_number_formats(tmp_path):
@@ -68,7 +69,10 @@ def test_print_config_writes_the_effective_configuration(tmp_path, capsys):
             "loss: at least one of energy, forces, stress, charges, dipole must",
         ),
         (["--loss.change_from", "0.5", "--loss.change_to", "0.2"], "change_from must be <= change_to, got 0.5 and 0.2"),
-        (["--output.loggers", "[tensorbord]"], "loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"),
+        (
+            ["--output.loggers", "[tensorbord]"],
+            "loggers must be any of csv, tensorboard, wandb, mlflow, got 'tensorbord'",
+        ),
         (["--training.batch_size", "9", "--training.devices", "2"], "multiple of devices x nodes = 2, got 9"),
         (["--training.device", "tpu"], "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (["--training.device", "cuda:x"], "device must be auto, cpu, cuda or cuda:1, got 'cuda:x'"),
@@ -164,3 +168,44 @@ def test_aliases_are_read(tmp_path):
     (tmp_path / "other.yaml").write_text("data: {seed: &s 7}\ntraining: {seed: *s, epochs: 3}\n")
     assert read_config(tmp_path / "config.yaml").training.epochs == 3
     assert read_config(tmp_path / "other.yaml").training.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: {path: x}\ndata: {path: y}\n", "a key must be given once, got 'data' in lines 1 and 2"),
+        ("data:\n  path: x\n  seed: 1\n  path: y\n", "a key must be given once, got 'path' in lines 2 and 4"),
+        ("model: {priors: [{prior: zbl, prior: coulomb}]}\n", "got 'prior' in lines 1 and 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(tmp_path, text, said):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_config(tmp_path / "c.yaml")
+
+
+def test_the_same_key_in_two_sections_is_not_twice(tmp_path):
+    (tmp_path / "c.yaml").write_text("loss: {energy: {weight: 2}, forces: {weight: 3}}\ndata: {seed: 1}\n")
+    assert read_config(tmp_path / "c.yaml").loss.forces.weight == 3.0
+
+
+def test_the_schema_has_every_key_with_its_words_and_values(capsys):
+    assert main(["train", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert schema["additionalProperties"] is False
+
+    def resolved(one):
+        return schema["$defs"][one["$ref"].rsplit("/", 1)[1]] if "$ref" in one else one
+
+    for key in known_keys():
+        at = schema
+        for word in key.split("."):
+            at = resolved(at)["properties"][word]
+        assert resolved(at).get("description") or at.get("description"), key
+    checks = resolved(schema["properties"]["data"])["properties"]["checks"]
+    assert checks["enum"] == ["refuse", "warn", "off"]
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(Config().plain(), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"training": {"epoch": 3}}, schema)

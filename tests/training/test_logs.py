@@ -122,7 +122,7 @@ def test_a_failed_write_is_reported_and_keeps_earlier_rows(tmp_path, monkeypatch
 
 
 def test_unknown_loggers_are_rejected(tmp_path):
-    with pytest.raises(ValueError, match="loggers must be any of csv, tensorboard, wandb, got 'tensorbord'"):
+    with pytest.raises(ValueError, match="loggers must be any of csv, tensorboard, wandb, mlflow, got 'tensorbord'"):
         Logs(tmp_path / "run", ("csv", "tensorbord"), {})
     assert not (tmp_path / "run").exists()
 
@@ -132,6 +132,7 @@ def test_unknown_loggers_are_rejected(tmp_path):
     [
         ("tensorboard", "torch.utils.tensorboard", "needs TensorBoard.*pip install 'torchmdx\\[train\\]'"),
         ("wandb", "wandb", "the logger 'wandb' is not installed: pip install wandb"),
+        ("mlflow", "mlflow", "the logger 'mlflow' is not installed: pip install mlflow"),
     ],
 )
 def test_missing_loggers_raise_with_install_command(tmp_path, monkeypatch, name, module, message):
@@ -195,3 +196,35 @@ def test_wandb_gets_the_values_and_resumes_its_run(tmp_path, monkeypatch):
     assert (first.settings["config"], first.settings["name"], first.ended) == ({"seed": 3}, "aspirin", 1)
     assert (second.id, second.settings["resume"]) == ("run0", "allow")
     assert third.id == "run2"
+
+
+class FakeMlflow(types.ModuleType):
+    """The part of mlflow that Logs uses; records the calls."""
+
+    def __init__(self):
+        super().__init__("mlflow")
+        self.calls, self.rows, self.configs = [], [], []
+        self.set_experiment = lambda name: self.calls.append(("experiment", name))
+        self.log_metrics = lambda values, step: self.rows.append((step, values))
+        self.log_dict = lambda values, name: self.configs.append((name, values))
+        self.end_run = lambda: self.calls.append(("end",))
+
+    def start_run(self, **settings):
+        self.calls.append(("start", settings))
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=settings.get("run_id", "abc")))
+
+
+def test_mlflow_gets_the_values_and_resumes_its_run(tmp_path, monkeypatch):
+    fake = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    for resume_at in (None, 5):
+        logs = Logs(tmp_path / "aspirin", ("mlflow",), {"seed": 3}, resume_at=resume_at)
+        logs.step(6, {"loss": 0.5})
+        logs.epoch(2, 6, {"lr": 1e-3})
+        logs.close()
+    assert fake.rows == 2 * [(6, {"step/loss": 0.5}), (6, {"epoch/lr": 1e-3, "epoch/epoch": 2.0})]
+    assert fake.configs == [("config.json", {"seed": 3})]
+    starts = [call for call in fake.calls if call[0] != "end"]
+    new = [("experiment", "torchmdx"), ("start", {"run_name": "aspirin"})]
+    assert starts == [*new, ("start", {"run_id": "abc"})]
+    assert fake.calls.count(("end",)) == 2

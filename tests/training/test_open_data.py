@@ -14,9 +14,10 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 import torchmdx
 from torchmdx.commands.cli import main
+from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import fit_references, isolated_energies
 from torchmdx.datasets.splits import read_split, remarks_on_copies
-from torchmdx.datasets.store import Store
+from torchmdx.datasets.store import Store, StoreWriter
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
@@ -119,9 +120,11 @@ def test_a_copy_of_files_that_have_changed_is_made_again(tmp_path, capsys):
     assert abs(scaled.gather([0]).energy[0]) < 20
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_with_its_frames_and_says_so(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 20)
-    values = made_up.values(file, data={"path": file, "validation": 4, "test": 0}, training={"epochs": 1})
+    data = {"path": file, "validation": 4, "test": 0, "references": "isolated"}
+    values = made_up.values(file, data=data, training={"epochs": 1})
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]
     assert main(words) == 0
@@ -138,7 +141,8 @@ LONE = {1: -13.1, 6: -1028.0, 8: -2041.5}
 
 def test_isolated_atoms_are_the_references_and_are_not_trained_on(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 20, lone=LONE)
-    values = made_up.values(file, data={"path": file, "validation": 4, "test": 0}, training={"epochs": 1})
+    data = {"path": file, "validation": 4, "test": 0, "references": "isolated"}
+    values = made_up.values(file, data=data, training={"epochs": 1})
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]) == 0
     assert "reference energies: isolated atoms of H, C, O\n" in capsys.readouterr().err
@@ -149,6 +153,33 @@ def test_isolated_atoms_are_the_references_and_are_not_trained_on(tmp_path, caps
     assert (len(store), len(parts["train"]), len(parts["validation"])) == (23, 16, 4)
     assert not store.isolated[np.concatenate([*parts.values()])].any()
     assert np.flatnonzero(store.isolated).tolist() == [0, 1, 2]
+
+
+def test_isolated_atoms_get_a_constant_that_is_fitted(tmp_path, capsys):
+    file = write(tmp_path / "a.xyz", 30, lone=LONE)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(file, data={"path": file}, training={"epochs": 1})))
+    assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    used = torchmdx.load(tmp_path / "run" / "best.safetensors").reference_energies.tolist()
+    constants = [used[z] - LONE[z] for z in (1, 6, 8)]
+    assert max(map(abs, constants)) > 0.05  # atoms are bound
+    assert re.search(
+        r"reference energies: isolated atoms of H, C, O, plus fitted constants of \S+ eV, \S+ eV, \S+ eV", said
+    )
+    store = Store.open(tmp_path / "run" / "data.store")
+    train = read_split(tmp_path / "run" / "split.json", store)["train"]
+    np.testing.assert_allclose([used[z] for z in (1, 6, 8)], fit_references(store, train, 8)[[1, 6, 8]], rtol=1e-9)
+
+
+def test_constants_that_compositions_do_not_determine_stay_near_the_isolated_atoms(tmp_path):
+    numbers, energy = np.array([8, 1, 1]), LONE[8] + 2 * LONE[1] - 9.0
+    with StoreWriter(tmp_path / "water") as writer:
+        for k in range(20):
+            positions = np.array([[0, 0, 0], [0.95 + k / 100, 0, 0], [0, 0.95, 0]])
+            writer.add(Frames.single(positions, numbers, energy=energy), "w.xyz", k)
+    found = fit_references(Store.open(tmp_path / "water"), np.arange(20), 8, base={1: LONE[1], 8: LONE[8]})
+    # The shortest vector with c8 + 2 c1 = -9.
+    np.testing.assert_allclose(found[[8, 1]] - [LONE[8], LONE[1]], [-1.8, -3.6], atol=1e-9)
 
 
 def test_elements_without_an_isolated_atom_are_fitted(tmp_path):
@@ -202,9 +233,11 @@ def test_weights_of_frames_scale_their_losses_and_not_the_errors(tmp_path):
     assert found["forces"] == pytest.approx(np.abs(off).mean(), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_weights_of_types_reach_the_training_and_unknown_types_are_refused(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 16, config_type="hot")
-    values = made_up.values(file, data={"path": file, "validation": 4, "test": 0}, training={"epochs": 1})
+    data = {"path": file, "validation": 4, "test": 0, "references": "isolated"}
+    values = made_up.values(file, data=data, training={"epochs": 1})
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory"]
     assert main([*words, str(tmp_path / "no"), "--loss.config_type_weights", "{cold: 2.0}"]) == 2

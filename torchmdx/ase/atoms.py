@@ -22,7 +22,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.step.results import StepResult
 from torchmdx.structures.system import System
 
-# Arrays of up to so many bytes are compared by their bytes, which takes a fraction of the time of NumPy's functions.
+# Arrays of up to this size are compared as bytes, which takes a fraction of the time of NumPy's functions.
 FEW_BYTES = 16384
 
 

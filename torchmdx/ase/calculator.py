@@ -50,17 +50,15 @@ class Calculator(AseCalculator):
     charge: total charge of every structure, in e; None: that of each structure, by `torchmdx.structures.total_charge`.
     max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
         spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
-    coulomb_cutoff: Å, of the Coulomb energy of periodic structures, as for `torchmdx.load`; None: the potential's.
+    coulomb_cutoff, coulomb: treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
 
     Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
     A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
-    standard deviations over its members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, of
-    each atom.
+    standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom.
 
-    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all parameters. Copies and
-    pickles contain the potential and no steps. Threads that share a calculator take turns, but `results` holds the last
-    result of any thread: use one calculator per thread where results are read from there.
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all. Copies and pickles
+    have no steps. Threads that share a calculator take turns, but `results` holds the last result of any thread.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -80,6 +78,7 @@ class Calculator(AseCalculator):
         max_force_spread: float | None = None,
         spread_file: str | Path | None = None,
         coulomb_cutoff: float | None = None,
+        coulomb: str | None = None,
     ) -> None:
         self.lock = ThreadLock()
         # Of the last calculation: a copy that nobody else sees, and the one that has been given out as `atoms`.
@@ -89,7 +88,7 @@ class Calculator(AseCalculator):
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         target, several = chosen_devices(device, devices, mode)
-        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
@@ -98,9 +97,8 @@ class Calculator(AseCalculator):
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
-        self.parameters.update(
-            dtype=dtype, engine=engine, device=str(target), devices=several, coulomb_cutoff=coulomb_cutoff
-        )
+        self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
+        self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
 DEFAULTS = dict(
     dtype="float32", mode="auto", engine=None, devices=None, charge=None, max_force_spread=None, spread_file=None,
-    coulomb_cutoff=None,
+    coulomb_cutoff=None, coulomb=None,
 )  # fmt: skip
-FIXED = ("potential", "dtype", "engine", "device", "devices", "coulomb_cutoff")
+FIXED = ("potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb")
 
 
 def require_changeable(names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Released potentials by name: download from the Hugging Face hub, and check of their hash."""
+"""Released potentials by name: a mirror folder or the Hugging Face hub, and check of their hash."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.checkpoints.formats.matgl.folder import FILES
+from torchmdx.checkpoints.formats.reading import UnsupportedCheckpoint
+from torchmdx.checkpoints.formats.torchmdnet.settings import RESP
+from torchmdx.checkpoints.mirror_folder import SUMS, VARIABLE, Copy, copy_of
 from torchmdx.runtime.compile_cache import readable_directory, usable_directory
 from torchmdx.runtime.files import write_whole
 
@@ -29,7 +32,7 @@ def page_of(repository: str) -> str:
 class Release:
     """The location of a released potential. sha256: of the weights, if torchmdx has it built in.
 
-    others: files beside the weights, in the same folder. description, licence: as on its page.
+    others: files next to the weights, in the same folder. description, licence: as on its page.
     """
 
     repository: str
@@ -63,11 +66,16 @@ UNLICENSED = dict.fromkeys(
     ("materialyze/TensorNet-PES-ANI-1x-Subset", "materialyze/TensorNet-PES-MatPES-r2SCAN-2025.2-m"), NONE
 )
 _MATPES = "89 elements, MatPES {}{}; materials"
+_ACEFF = "{}, H B C N O F Si P S Cl Br I; molecules, charged ones too"
 # No hash is built in, because none has been verified: see `fetch`.
 RELEASES = {
-    "aceff-1.0": Release("Acellera/AceFF-1.0", "aceff_v1.0.ckpt"),
-    "aceff-1.1": Release("Acellera/AceFF-1.1", "aceff_v1.1.ckpt"),
-    "aceff-2.0": Release("Acellera/AceFF-2.0", "aceff_v2.0.ckpt"),
+    "aceff-1.0": Release(
+        "Acellera/AceFF-1.0", "aceff_v1.0.ckpt", description=_ACEFF.format("TensorNet"), licence="Apache 2.0"
+    ),
+    "aceff-1.1": Release("Acellera/AceFF-1.1", "aceff_v1.1.ckpt", description=_ACEFF.format("TensorNet")),
+    "aceff-2.0": Release(
+        "Acellera/AceFF-2.0", "aceff_v2.0.ckpt", description=_ACEFF.format("TensorNet2"), licence="Apache 2.0"
+    ),
     **{
         f"TensorNet-PES-MatPES-{functional}-2025.2{size}": _matgl(
             f"materialyze/TensorNet-PES-MatPES-{functional}-2025.2{size}",
@@ -80,6 +88,16 @@ RELEASES = {
 }
 
 
+def require_supported(name: str) -> None:
+    """Raises UnsupportedCheckpoint for the name of a released potential that torchmdx cannot evaluate."""
+    short = name.lower().removeprefix("acellera/")
+    if short.startswith("aceff-2") and "resp" in short:
+        raise UnsupportedCheckpoint(
+            f"{name!r} is not supported: its model {RESP} has a head of RESP charges, which torchmdx lacks; aceff-2.0 "
+            "predicts energies of the same kind"
+        )
+
+
 def release_of(name: str) -> Release | None:
     """The release with this name; of owner/name, a repository with a potential of matgl; None for another text."""
     if name in RELEASES:
@@ -89,17 +107,23 @@ def release_of(name: str) -> Release | None:
 
 
 def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Path:
-    """The file of a release, or the folder of one with several files, from the hub or its cache, after checking hashes.
+    """The file of a release, or the folder of one with several files, after checking hashes.
+
+    It is in a mirror folder (mirror_folder.py), else in the hub's cache, else on the hub.
 
     The expected hash of the weights is `sha256`, else the one built in; of any file the one recorded when this machine
     first downloaded the release, else the one in the hub's metadata, which is then recorded. A file can therefore not
     change unnoticed, but without `sha256` the first download trusts the hub. Raises ValueError for an unknown name or
     another hash, ImportError without huggingface_hub, and OSError if a file cannot be downloaded. Without `download`,
-    which uses no network, FileNotFoundError for a file that is not in the cache with a known hash.
+    which uses no network, FileNotFoundError for a file that is not in a mirror or the cache with a known hash.
     """
     release = release_of(name)
     if release is None:
         raise ValueError(f"name must be one of {', '.join(RELEASES)}, or owner/name on the hub, got {name!r}")
+    require_supported(name)
+    copied = copy_in_mirror(name, release)
+    if copied is not None:
+        return _from_mirror(name, release, copied, sha256)
     try:
         import huggingface_hub
     except ImportError as error:
@@ -107,7 +131,8 @@ def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Pat
             raise _not_here(name) from error
         raise ImportError(
             f"downloading {name!r} needs huggingface_hub: pip install 'torchmdx[hub]'; or download {release.files} "
-            f"from {release.page} and give {'the folder' if release.others else 'its path'}"
+            f"from {release.page} and give {'the folder' if release.others else 'its path'}, or put it into a mirror "
+            f"folder (${VARIABLE})"
         ) from error
     recorded, new = _read_pins(readable_directory() / PINS), {}
     paths = []
@@ -132,6 +157,28 @@ def fetch(name: str, sha256: str | None = None, *, download: bool = True) -> Pat
         found = ", ".join(new.values())
         log.info("%s has the SHA-256 that the hub states, recorded in %s: %s", name, pins, found)
     return paths[-1].parent if release.others else paths[-1]
+
+
+def copy_in_mirror(name: str, release: Release) -> Copy | None:
+    """The files of a release in a mirror folder; None if they are in none."""
+    return copy_of((name, release.repository), (*release.others, release.filename))
+
+
+def _from_mirror(name: str, release: Release, copied: Copy, sha256: str | None) -> Path:
+    """The file or folder in a mirror. The hashes must be known: given, recorded before, or in SHA256SUMS."""
+    recorded = _read_pins(readable_directory() / PINS)
+    for filename in (*release.others, release.filename):
+        weights, path = filename == release.filename, copied.folder / filename
+        given = sha256 or release.sha256 if weights else None
+        pin = name if weights else f"{name}/{filename}"
+        known = given or recorded.get(pin) or copied.stated_hash(filename)
+        if known is None:
+            raise ValueError(
+                f"no hash of {str(path)!r} is known, which is in a mirror: give its SHA-256, or list it in "
+                f"{str(copied.mirror / SUMS)!r}, as sha256sum does"
+            )
+        require_digest(path, known)
+    return copied.folder if release.others else copied.folder / release.filename
 
 
 def require_digest(path: Path, sha256: str) -> None:
@@ -168,7 +215,8 @@ def _download(name: str, release: Release, filename: str, hub: Any, *, allow_cac
     except Exception as error:  # the exceptions of huggingface_hub change between versions
         raise OSError(
             f"{name!r} could not be downloaded ({type(error).__name__}: {_first_line(error)}): check the network, or "
-            f"download {release.files} from {release.page} and give {'the folder' if release.others else 'its path'}"
+            f"download {release.files} from {release.page} and give {'the folder' if release.others else 'its path'}, "
+            f"or put it into a mirror folder (${VARIABLE})"
         ) from error
 
 

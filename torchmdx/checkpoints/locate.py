@@ -56,6 +56,7 @@ def _resolved(path: str | Path | None, sha256: str | None, download: bool) -> Pa
         return Path(path)
     if name in ours:
         return ours[name]
+    hub.require_supported(name)
     if name in hub.RELEASES:
         return hub.fetch(name, sha256, download=download)
     if _is_repository(name):

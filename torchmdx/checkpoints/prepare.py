@@ -31,13 +31,14 @@ def prepare_potential(
     dtype: torch.dtype,
     device: torch.device | str,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Potential | Ensemble:
     """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list of potentials or paths becomes an ensemble. coulomb_cutoff: as for `load`. Raises TypeError for anything
-    else, and as `load`.
+    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb: as for `load`. Raises TypeError for
+    anything else, and as `load`.
     """
-    return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff)
+    return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff, coulomb)
 
 
 def _prepared(potential: PotentialSource, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 # Names that trainings give.
 MEMBER, BEST = "member-", "best.safetensors"
+TOGETHER = "ensemble.safetensors"  # all members in one file, with factors of their spreads
 
 
 def is_ensemble_folder(folder: Path) -> bool:

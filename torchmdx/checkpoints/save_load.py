@@ -16,9 +16,9 @@ from torchmdx.checkpoints.formats import ensemble, own, table
 from torchmdx.checkpoints.formats.reading import Reading, Report
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.locate import is_run_folder, locate, opened
-from torchmdx.checkpoints.run_folder import files_in
+from torchmdx.checkpoints.run_folder import TOGETHER, files_in
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff_of_one
-from torchmdx.models.ensemble import Ensemble, require_alike
+from torchmdx.models.ensemble import UNCALIBRATED, Ensemble, require_alike
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.isolation import isolated
@@ -37,7 +37,7 @@ def save(potential: Potential | Ensemble, path: str | Path, *, report: Report | 
     if isinstance(potential, Ensemble):
         if report is not None:
             raise ValueError("report must be None for an ensemble, got the report of a single potential")
-        content = ensemble.to_bytes(list(potential))
+        content = ensemble.to_bytes(list(potential), potential.spread_factors)
     else:
         content = own.to_bytes(potential, report)
     write_whole(Path(path), content)
@@ -51,27 +51,31 @@ def load(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Potential | Ensemble:
-    """Loads a potential: torchmdx's own format, a torchmd-net checkpoint (`.ckpt`), a folder of matgl, or a name, as in
-    `locate`.
+    """Loads a potential from a file or folder, or by its name.
+
+    Formats: torchmdx's own, checkpoints of torchmd-net (`.ckpt`), folders of matgl. Names are those of `torchmdx info`.
 
     source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
     folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
-    expected hash of the file. coulomb_cutoff: Å, of the Coulomb energy of a potential with predicted or given charges,
-    for periodic systems, and for others if the potential truncates it there too; None: that of the file. Raises
+    expected hash of the file. coulomb: of a potential with predicted or given charges, "ewald" sums the Coulomb energy
+    of periodic systems over all images, "reaction_field" truncates it; None: as the file. coulomb_cutoff: Å, where it
+    is truncated, of systems that are not periodic too if the potential truncates there; None: that of the file. Raises
     FileNotFoundError for a missing file and ValueError, with the file and the reason, for a file that is damaged or is
     not a potential.
     """
     if sha256 is not None and not _is_single_file(source):
         raise ValueError(f"sha256 needs a single file, got {source!r}")
-    found = read_any(source, sha256=sha256)
+    file = opened(source, sha256) if _is_single_file(source) else source
+    found = read_any(file)
     if isinstance(found, Reading):
-        return _ready(with_coulomb_cutoff_of_one(found.potential, coulomb_cutoff), dtype, device)
+        return _ready(with_coulomb_cutoff_of_one(found.potential, coulomb_cutoff, coulomb), dtype, device)
     if len(found) < 2 and isinstance(source, (str, Path, Source)):
         raise ValueError(f"an ensemble needs at least 2 potentials, got {len(found)} in {str(source)!r}")
-    readings = [with_coulomb_cutoff_of_one(reading.potential, coulomb_cutoff) for reading in found]
+    readings = [with_coulomb_cutoff_of_one(reading.potential, coulomb_cutoff, coulomb) for reading in found]
     potentials = [_ready(potential, dtype, device) for potential in readings]
-    return Ensemble(potentials, [reading.report.source for reading in found])
+    return Ensemble(potentials, [reading.report.source for reading in found], _spread_factors(file))
 
 
 @isolated
@@ -82,9 +86,10 @@ def load_one(
     device: torch.device | str = "cpu",
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Potential:
     """As `load`, but raises ValueError for an ensemble."""
-    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff)
+    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff, coulomb)
     return _ready(found, dtype, device)
 
 
@@ -94,7 +99,7 @@ def load_ensemble(
 ) -> list[Potential]:
     """The members of an ensemble, as a list, from one file, a folder, or a list of paths, as for `load`.
 
-    Raises ValueError if there is none, or if their cutoffs or elements differ.
+    Raises ValueError for an empty list, and for members with different cutoffs or elements.
     """
     return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 
@@ -142,6 +147,14 @@ def _is_single_file(source: Sources | None) -> TypeGuard[str | Path | Source | N
     return (
         source is None or isinstance(source, Source) or (isinstance(source, (str, Path)) and not is_run_folder(source))
     )
+
+
+def _spread_factors(source: Sources | None) -> tuple[float, float]:
+    """Those of a file of several potentials, or of the one that a training with several seeds wrote into its folder."""
+    if isinstance(source, (str, Path)):
+        together = Path(source) / TOGETHER
+        return ensemble.spread_factors(opened(together)) if together.is_file() else UNCALIBRATED
+    return ensemble.spread_factors(source) if isinstance(source, Source) else UNCALIBRATED
 
 
 def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device | str) -> Potential:

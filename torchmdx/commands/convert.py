@@ -106,7 +106,7 @@ def _add_card_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--periodic",
         action=argparse.BooleanOptionalAction,
-        help="trained on periodic structures too, or on none, so that they raise a warning",
+        help="trained on periodic structures too; --no-periodic: on molecules only, so crystals raise a warning",
     )
 
 
@@ -126,7 +126,7 @@ def card_with(card: Card, options: argparse.Namespace) -> Card:
 
 
 def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
-    """The potential in eV, with the requested Coulomb cutoff; its report mentions both changes."""
+    """The potential in eV, with the requested treatment of its Coulomb energy; its report mentions these changes."""
     from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff_of_one
 
     potential, report = reading.potential, reading.report
@@ -134,9 +134,11 @@ def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
     if factor != 1:
         report.remapped.append(f"energies in {options.energy_unit} to eV: constants and priors times {factor!r}")
         potential = _scaled(potential, factor)
+    potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff, options.coulomb)
     if options.coulomb_cutoff is not None:
-        potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff)
         report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, from --coulomb-cutoff")
+    if options.coulomb is not None:
+        report.remapped.append(f"Coulomb energy of periodic structures: {options.coulomb}, from --coulomb")
     return replace(reading, potential=potential)
 
 

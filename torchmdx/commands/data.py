@@ -34,6 +34,12 @@ def _add_convert(inner: Any) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="STORE", help="the directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="K",
+        help="processes that read large extended XYZ files (default: one for each CPU, at most 8)",
+    )
     add_reading_options(parser)
     parser.set_defaults(run=run_convert, locked=("output",))
 
@@ -103,12 +109,22 @@ def run_convert(options: argparse.Namespace) -> int:
             options.output,
             **reading_of(options),
             overwrite=options.overwrite,
+            processes=_processes(options.processes),
             log=line.message,
             progress=progress,
         )
     line.finish()
     print(f"wrote {report.path}: {counted(report.num_frames, 'frame')}, {counted(report.num_atoms, 'atom')}")
     return 0
+
+
+def _processes(asked: int | None) -> int:
+    """Raises ValueError for less than one."""
+    import os
+
+    if asked is not None and asked < 1:
+        raise ValueError(f"--processes must be at least 1, got {asked}")
+    return asked or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def run_stats(options: argparse.Namespace) -> int:

@@ -174,7 +174,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
             line.draw("  ".join(parts))
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
-    potential = load(model_of(options), coulomb_cutoff=options.coulomb_cutoff)
+    potential = load(model_of(options), coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
     if any(store.periodic[indices].any() for store, indices in sets.values()):
         for doubt in dict.fromkeys(doubt for member in members_of(potential) for doubt in member.prior_doubts(True)):
             warnings.warn(doubt, stacklevel=2)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torchmdx
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
+from torchmdx.commands.released import lines_of_machines, released_lines
 from torchmdx.runtime.c_library import c_library, c_library_state
 from torchmdx.runtime.wording import counted
 
@@ -73,11 +74,15 @@ def run(options: argparse.Namespace) -> int:
     if options.checkpoint:
         from torchmdx.checkpoints.save_load import read_any
 
+        if released := released_lines(options.checkpoint):
+            print("\n".join(released), flush=True)  # before what may need a network
         read = read_any(options.checkpoint)
         readings = read if isinstance(read, list) else [read]
         plans = _plans_of(readings[0].potential, options.atoms, options.card)
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
         print("\nwhat runs in float32, for one structure whose atoms have about 48 neighbours:\n" + "\n".join(plans))
+        if released:
+            print("\nand on other machines:\n" + "\n".join(lines_of_machines(readings[0].potential)))
         return 0
     if options.atoms is not None or options.card is not None:
         raise ValueError("--atoms and --card need a CHECKPOINT, got none")
@@ -219,15 +224,18 @@ def _settings(prior: PriorConfig) -> str:
 
 def _architecture(config: ModelConfig) -> str:
     """Type and size of the network; for a registered model its name and settings."""
+    from torchmdx.models.qet import QETConfig
     from torchmdx.models.registry import model_to_dict
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
 
-    if type(config) not in (TensorNetConfig, TensorNet2Config):
+    if type(config) not in (TensorNetConfig, TensorNet2Config, QETConfig):
         settings = model_to_dict(config)
         return f"{settings.pop('model')}: " + ", ".join(f"{name} {value}" for name, value in settings.items())
     assert isinstance(config, TensorNetConfig)
     kind, charges = "TensorNet", ""
+    if isinstance(config, QETConfig):
+        kind, charges = "QET", f"charges by linear equilibration (hardness of the {config.hardness}), "
     if isinstance(config, TensorNet2Config):
         kind, charges = "TensorNet2", f"{counted(config.num_charges, 'charge')} a layer, "
     head = "" if config.head == "scalar" else f", {config.head} head"

@@ -73,10 +73,10 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.runtime.interrupt import Interrupts
 
     sampling = _sampling(options)
-    files, smiles = _sources(options, sampling)
     choice = Choice(options.calculator, parse_options(options.calculator_option))
     began = time.perf_counter()
     with Interrupts() as interrupts:
+        files, smiles = _sources(options, sampling)
         workers = usable_cores() if options.workers is None else options.workers
         crew = Crew(workers, options.timeout, sys.stderr, lambda: interrupts.received is not None)
         summary = label(
@@ -89,14 +89,20 @@ def run(options: argparse.Namespace) -> int:
             retry_failed=options.retry_failed,
             overwrite=options.overwrite,
         )
+    if interrupts.received is not None and not summary.is_read:
+        print(f"torchmdx: stopped by {interrupts.received.name} while it read; {_next(summary)}", file=sys.stderr)
+        return interrupts.status
     _print(summary, time.perf_counter() - began)
     if interrupts.received is not None and not summary.complete:
-        print(
-            f"torchmdx: stopped by {interrupts.received.name}; the same command continues from {summary.paths.journal}",
-            file=sys.stderr,
-        )
+        print(f"torchmdx: stopped by {interrupts.received.name}; {_next(summary)}", file=sys.stderr)
         return interrupts.status
     return 1 if summary.failures else 0
+
+
+def _next(summary: Summary) -> str:
+    """What the same command does next."""
+    journal = summary.paths.journal
+    return f"the same command continues from {journal}" if journal.exists() else "the same command starts again"
 
 
 def _add_calculator_options(parser: argparse.ArgumentParser) -> None:

@@ -61,13 +61,13 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         if given is not None:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
-    if options.thermostat == "bussi":
-        raise ValueError("--thermostat bussi needs --engine torchmdx, got it with --engine openmm")
+    if options.thermostat not in (None, "langevin"):
+        raise ValueError(f"--thermostat {options.thermostat} needs --engine torchmdx, got it with --engine openmm")
     if importlib.util.find_spec("openmm") is None:
         raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
-    from torchmdx.dynamics.run import run as md
+    from torchmdx.commands.md_openmm import run as openmm_run
 
-    return md.run(options, interrupts)
+    return openmm_run.run(options, interrupts)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -170,8 +170,8 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--thermostat",
-        choices=("langevin", "bussi"),
-        help="Langevin dynamics, or with --engine torchmdx stochastic velocity rescaling (default: langevin)",
+        metavar="NAME",
+        help="langevin, or with --engine torchmdx bussi, stochastic velocity rescaling (default: langevin)",
     )
     group.add_argument(
         "--friction", type=float, metavar="F", help="friction of the Langevin thermostat, 1/ps (default: 1)"

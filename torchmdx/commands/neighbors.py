@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         )
     cutoff = options.cutoff
     if cutoff is None:
-        cutoff = load(options.model, coulomb_cutoff=options.coulomb_cutoff).cutoff
+        cutoff = load(options.model, coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb).cutoff
     for atoms in read_structures(options.file, options.index):
         system = System.from_ase(atoms, dtype=torch.float32, device=choose_device(options.device))
         search = EdgeSearch(cutoff, skin=options.skin, backend=options.backend)

@@ -56,12 +56,18 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
 
 
 def add_coulomb_option(parser: Any) -> None:
-    """--coulomb-cutoff, for commands that take a potential."""
+    """--coulomb and --coulomb-cutoff, for commands that take a potential."""
+    parser.add_argument(
+        "--coulomb",
+        choices=("ewald", "reaction_field"),
+        help="sum the potential's Coulomb energy of periodic structures over all images, or truncate it with a "
+        "reaction field (default: as the potential was made)",
+    )
     parser.add_argument(
         "--coulomb-cutoff",
         type=float,
         metavar="Å",
-        help="cutoff of the potential's Coulomb energy in periodic structures, Å (default: from the file, else 10)",
+        help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
     )
 
 
@@ -85,6 +91,7 @@ def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise:
         device=options.device,
         charge=options.charge,
         coulomb_cutoff=options.coulomb_cutoff,
+        coulomb=options.coulomb,
     )
 
 

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.fixed_symmetry import (
-    DEFAULT_PRECISION,
-    FixedSymmetry,
-    add_symmetry_options,
-    fix_symmetry,
-    require_symmetry_support,
-)
+from torchmdx.commands import fixed_symmetry
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
 from torchmdx.runtime.files import require_new
@@ -26,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from ase import Atoms
 
-    from torchmdx.report.view.recording import Recording
+    from torchmdx.report.view.recording import ThinnedSteps
 
 SHARP = 1e-3  # eV/Å
 OPTIMIZERS = ("lbfgs", "fire", "bfgs", "mdmin")
@@ -84,7 +78,7 @@ def _add_cell_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="with --cell: external pressure in GPa, positive under compression (default: 0)",
     )
-    add_symmetry_options(group)
+    fixed_symmetry.add_symmetry_options(group)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -93,27 +87,8 @@ def run(options: argparse.Namespace) -> int:
         return run_many(options)
     options.optimizer = options.optimizer or "lbfgs"
     _require_outputs(options)
-    record = structure_of(options)
-    atoms = record.atoms
-    _require_structure(options, atoms)
-    print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
-    symmetry = None
-    if options.fix_symmetry:
-        symmetry = fix_symmetry(atoms, options.symmetry_precision or DEFAULT_PRECISION)
-        print(f"space group {symmetry.group}")
-    # Forces in float32 are not accurate enough for a minimum as sharp as this.
-    atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
-    from torchmdx.report.view.recording import Recording
-
-    pressure, recording = (options.pressure or 0.0) * GPA, Recording()
-    with Interrupts() as interrupts:
-        before = State.of(atoms, pressure, options.cell)
-        outcome = _relax(atoms, options, symmetry, recording, interrupts)
-        if symmetry is not None:
-            symmetry.free(atoms)
-        _write(atoms, options.output)
-    _write_page(recording, options)
-    _report(before, State.of(atoms, pressure, options.cell), outcome, options)
+    with Interrupts() as interrupts:  # while it reads as well: the structure is then written as it is
+        outcome = _run(options, interrupts)
     if interrupts.received is not None:
         print(f"stopped by {interrupts.received.name}, not converged to {options.fmax} eV/Å", file=sys.stderr)
         return interrupts.status
@@ -126,6 +101,31 @@ def run(options: argparse.Namespace) -> int:
         )
         return 1
     return 0
+
+
+def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
+    """Reads the structure, relaxes it until a signal comes, and writes it."""
+    record = structure_of(options)
+    atoms = record.atoms
+    _require_structure(options, atoms)
+    print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
+    symmetry = None
+    if options.fix_symmetry:
+        symmetry = fixed_symmetry.fix_symmetry(atoms, options.symmetry_precision or fixed_symmetry.DEFAULT_PRECISION)
+        print(f"space group {symmetry.group}")
+    # Forces in float32 are not accurate enough for a minimum as sharp as this.
+    atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
+    from torchmdx.report.view.recording import ThinnedSteps
+
+    pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
+    before = State.of(atoms, pressure, options.cell)
+    outcome = _relax(atoms, options, symmetry, recording, interrupts)
+    if symmetry is not None:
+        symmetry.free(atoms)
+    _write(atoms, options.output)
+    _write_page(recording, options)
+    _report(before, State.of(atoms, pressure, options.cell), outcome, options)
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ class State:
 def _relax(
     atoms: Atoms,
     options: argparse.Namespace,
-    symmetry: FixedSymmetry | None,
-    recording: Recording,
+    symmetry: fixed_symmetry.FixedSymmetry | None,
+    recording: ThinnedSteps,
     interrupts: Interrupts,
 ) -> Outcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
@@ -191,7 +191,7 @@ def _relax(
     return Outcome(converged, optimizer.nsteps, float(np.linalg.norm(target.get_forces(), axis=1).max()))
 
 
-def _frame(atoms: Atoms, symmetry: FixedSymmetry | None) -> Atoms:
+def _frame(atoms: Atoms, symmetry: fixed_symmetry.FixedSymmetry | None) -> Atoms:
     """A copy with its results, without the constraint of symmetry, which readers would find anew."""
     from ase.calculators.calculator import all_properties
     from ase.calculators.singlepoint import SinglePointCalculator
@@ -219,12 +219,12 @@ def _write(atoms: Atoms, path: str) -> None:
 
 
 def _page_of(options: argparse.Namespace) -> Path | None:
-    """The interactive page beside the output; None if it is not wanted, or if the output has its name."""
+    """The interactive page next to the output; None if it is not requested, or if the output has its name."""
     page = Path(options.output).with_suffix(".html")
     return None if options.no_page or page == Path(options.output) else page
 
 
-def _write_page(recording: Recording, options: argparse.Namespace) -> None:
+def _write_page(recording: ThinnedSteps, options: argparse.Namespace) -> None:
     from torchmdx.report.view.run_page import write_relaxation_page
 
     page = _page_of(options)
@@ -273,7 +273,7 @@ def _require_structure(options: argparse.Namespace, atoms: Atoms) -> None:
     if options.pressure and not atoms.pbc.all():
         raise ValueError(f"--pressure needs a structure periodic in all directions, got pbc {atoms.pbc.tolist()}")
     if options.fix_symmetry:
-        require_symmetry_support(atoms)
+        fixed_symmetry.require_symmetry_support(atoms)
 
 
 def _require_outputs(options: argparse.Namespace) -> None:

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         output.start()
     waiting = [place for place in range(len(records)) if place not in output.done]
     atoms = sum(len(records[place].atoms) for place in waiting)
-    skipped = f", {len(output.done)} of them are done" if options.resume else ""
+    skipped = f", {len(output.done)} already done" if options.resume else ""
     print(f"{options.file}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
     start = time.perf_counter()
     from torchmdx.dynamics.relaxation.run import relax_each
@@ -97,7 +97,8 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
     device = choose_device(options.device)
-    potential = prepare_potential(model_of(options), DTYPES[dtype], device, options.coulomb_cutoff)
+    treatment = (options.coulomb_cutoff, options.coulomb)
+    potential = prepare_potential(model_of(options), DTYPES[dtype], device, *treatment)
     return potential, settings, dtype
 
 

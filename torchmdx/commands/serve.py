@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
         device=options.device,
         charge=record.charge,
         coulomb_cutoff=options.coulomb_cutoff,
+        coulomb=options.coulomb,
     )
     client = Client(beads, address, wait=options.wait, report=_report)
     formula = record.atoms.symbols.get_chemical_formula("reduce")

@@ -29,12 +29,26 @@ def add_parser(subparsers: Any) -> None:
         help="train a potential on labelled structures",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="torchmdx train [--resume] [--print-config] [CONFIG.yaml] [--section.key value ...]",
+        usage="torchmdx train [--resume [--set KEY=VALUE]] [--print-config] [CONFIG.yaml] [--section.key value ...]",
         allow_abbrev=False,
     )
     parser.add_argument("--resume", action="store_true", help="continue the run in output.directory")
     parser.add_argument(
+        "--set",
+        action="append",
+        metavar="KEY=VALUE",
+        help="with --resume: change a setting of optimizer, schedule or loss, which is recorded; may be repeated",
+    )
+    parser.add_argument(
         "--print-config", action="store_true", help="print the complete configuration, with comments, and exit"
+    )
+    parser.add_argument(
+        "--schema", action="store_true", help="print the JSON schema of configurations, for editors, and exit"
+    )
+    parser.add_argument(
+        "--learning-curve",
+        metavar="N,N,...",
+        help="train with these numbers of training frames, and plot errors of the test set against them",
     )
     parser.add_argument("--devices", metavar="K", help="devices per node; short for --training.devices")
     parser.add_argument("--nodes", metavar="K", help="number of nodes; short for --training.nodes")
@@ -48,7 +62,13 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    words = [word for word in options.rest if word not in ("--resume", "--print-config")]
+    words = [word for word in options.rest if word not in ("--resume", "--print-config", "--schema")]
+    words, changes = _taken(words, "--set", "KEY=VALUE")
+    changes = [*(options.set or []), *changes]
+    words, curves = _taken(words, "--learning-curve", "N,N,...")
+    curve = options.learning_curve or next(iter(curves), None)
+    if options.schema or "--schema" in options.rest:
+        return _print_schema()
     resume = options.resume or "--resume" in options.rest
     print_config = options.print_config or "--print-config" in options.rest
     file = words.pop(0) if words and not words[0].startswith("--") else None
@@ -64,9 +84,40 @@ def run(options: argparse.Namespace) -> int:
     if print_config:
         sys.stdout.write(write_text(config))
         return 0
+    if curve is not None:
+        from torchmdx.training.learning_curve import learning_curve, sizes_of
+
+        return learning_curve(config, sizes_of(curve))
     from torchmdx.training.run import train
 
-    return train(config, resume)
+    return train(config, resume, changes=changes)
+
+
+def _print_schema() -> int:
+    import json
+
+    from torchmdx.training.config_file import json_schema
+
+    sys.stdout.write(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _taken(words: list[str], option: str, what: str) -> tuple[list[str], list[str]]:
+    """The words without an option, and the values that it was given. Raises ValueError for the option alone."""
+    kept: list[str] = []
+    values: list[str] = []
+    waiting = iter(words)
+    for word in waiting:
+        if word == option:
+            value = next(waiting, None)
+            if value is None:
+                raise ValueError(f"{option} needs {what}, got nothing")
+            values.append(value)
+        elif word.startswith(f"{option}="):
+            values.append(word.removeprefix(f"{option}="))
+        else:
+            kept.append(word)
+    return kept, values
 
 
 def _is(word: str, name: str) -> bool:

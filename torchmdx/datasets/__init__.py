@@ -8,7 +8,7 @@ from torchmdx.runtime.public_names import public_names
 KEY_NAMES = (
     "positions", "atomic_numbers", "cell", "charge", "energy", "forces", "stress", "virial", "charges", "dipole"
 )  # fmt: skip
-FORMAT_NAMES = ("ase", "npz", "spice", "torchmdnet-hdf5", "torchmdnet-custom")
+FORMAT_NAMES = ("ase", "npz", "spice", "torchmdnet-hdf5", "torchmdnet-custom", "deepmd")
 
 if TYPE_CHECKING:
     from torchmdx.datasets.conversion import Broken as Broken

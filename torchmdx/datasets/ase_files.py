@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, tensor
+from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Stated, Unreadable, block, tensor
 from torchmdx.datasets.label_names import NoLabels, no_labels, unread
+from torchmdx.datasets.lmdb_files import ASELMDB, rows_of_lmdb
+from torchmdx.datasets.stated_units import STATED, stated_units
 from torchmdx.runtime.wording import counted
 from torchmdx.structures.files import own_frames
 from torchmdx.structures.total_charge import charge_of, stated_charge
@@ -25,7 +27,7 @@ SHAPES = {"charges": lambda atoms: ((atoms,), (atoms, 1)), "dipole": lambda atom
 # What ASE adds to frames by itself.
 NO_VALUES = {"unique_id", "tags", "initial_magmoms", "initial_charges", "momenta", "masses", "spacegroup", "unit_cell"}
 NO_VALUES |= {"spacegroup_kinds", "occupancy", "castep_custom_species", "move_mask", "ncfile"}
-NO_VALUES |= {"config_type", "config_weight"}
+NO_VALUES |= {"config_type", "config_weight", STATED}
 # The energy whose derivative the forces are, in ASE. With smearing of occupations, as in VASP, `energy` is another one:
 # extrapolated to zero width.
 FREE = "free_energy"
@@ -38,46 +40,85 @@ def read(path: Path, keys: Keys) -> Blocks:
     Raises ValueError for a file that cannot be read at all, without any frame that has a named key, or without any
     label that is read although its frames have other values.
     """
-    missing = keys.named()
-    for name, key in missing.items():
-        if name not in LABELS:
-            raise ValueError(f"{str(path)!r} is read by ASE, which needs no {name} key, got {key!r}")
-    seen: set[str] = set()
-    used: dict[str, str] = {}
-    energies = _Energies()
-    number = -1
+    seen = Seen(repr(str(path)), keys)
+    seen.require_names()
     for number, found in enumerate(_structures(path)):
+        yield seen.take(number, found)
+    yield from seen.stated()
+    yield from seen.remarks()
+
+
+class Seen:
+    """What the frames of a file have, which can be put together from parts of the file."""
+
+    def __init__(self, where: str, keys: Keys) -> None:
+        self.where, self.keys, self.missing = where, keys, keys.named()
+        self.names: set[str] = set()
+        self.used: dict[str, str] = {}
+        self.energies = _Energies()
+        self.units: dict[str, str] = {}
+        self.count = 0
+
+    def require_names(self) -> None:
+        """Raises ValueError for a key of a quantity that ASE does not read."""
+        for name, key in self.missing.items():
+            if name not in LABELS:
+                raise ValueError(f"{self.where} is read by ASE, which needs no {name} key, got {key!r}")
+
+    def take(self, number: int, found: Any) -> Block | Unreadable:
+        """The block of a frame, Atoms, or of the reason why it cannot be read."""
+        self.count += 1
         if isinstance(found, str):
-            yield Unreadable(number, 1, found)
-            continue
+            return Unreadable(number, 1, found)
         have = _values(found)
-        seen |= {name for name, value in have.items() if value is not None}
-        names = _names(have, keys, len(found))
-        used |= names
-        energies.add(have, names)
-        missing = {name: key for name, key in missing.items() if key not in have}
+        self.names |= {name for name, value in have.items() if value is not None}
+        self.units = stated_units(have) | self.units
+        names = _names(have, self.keys, len(found))
+        self.used |= names
+        self.energies.add(have, names)
+        self.missing = {name: key for name, key in self.missing.items() if key not in have}
         try:
-            yield _block(number, found, have, keys)
+            return _block(number, found, have, self.keys)
         except (ValueError, TypeError) as error:
-            yield Unreadable(number, 1, str(error))
-    if number < 0:
-        raise ValueError(f"{str(path)!r} has no frames")
-    for name, key in missing.items():
-        there = ", ".join(sorted(seen)) or "nothing"
-        raise ValueError(f"the {name} key must be in frames of {str(path)!r}, got {key!r}; there is {there}")
-    others = seen - set(CHARGES) - NO_VALUES
-    if others and not used.keys() - {"charge"}:
-        raise NoLabels(no_labels(repr(str(path)), ("energy", "forces", "stress"), others))
-    for text in (*energies.remarks(repr(str(path))), *unread(repr(str(path)), keys, others - {"energy"}, used)):
-        yield Remark(text)
+            return Unreadable(number, 1, str(error))
+
+    def merge(self, other: Seen) -> None:
+        """Adds what later frames of the file have."""
+        self.names |= other.names
+        self.used |= other.used
+        self.energies.merge(other.energies)
+        self.units = other.units | self.units
+        self.missing = {name: key for name, key in self.missing.items() if name in other.missing}
+        self.count += other.count
+
+    def stated(self) -> Iterator[Stated]:
+        """Units that the file states."""
+        if self.units:
+            yield Stated(self.units)
+
+    def remarks(self) -> Iterator[Remark]:
+        """Warnings about the whole file. Raises ValueError for one without frames, named keys or labels."""
+        if not self.count:
+            raise ValueError(f"{self.where} has no frames")
+        for name, key in self.missing.items():
+            there = ", ".join(sorted(self.names)) or "nothing"
+            raise ValueError(f"the {name} key must be in frames of {self.where}, got {key!r}; there is {there}")
+        others = self.names - set(CHARGES) - NO_VALUES
+        if others and not self.used.keys() - {"charge"}:
+            raise NoLabels(no_labels(self.where, ("energy", "forces", "stress"), others))
+        said = unread(self.where, self.keys, others - {"energy"}, self.used)
+        for text in (*self.energies.remarks(self.where), *said):
+            yield Remark(text)
 
 
 def _structures(path: Path) -> Iterator[Any]:
     """Atoms, or the reason why they cannot be read, after which the rest of the file may be lost."""
-    if path.suffix.lower() in XYZ:
-        yield from _xyz(path)
+    suffix = path.suffix.lower()
+    if suffix in XYZ:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            yield from structures_of(lines, str(path))
         return
-    source = _database(path) if path.suffix.lower() == ".db" else _any(path)
+    source = _database(path) if suffix == ".db" else rows_of_lmdb(path) if suffix == ASELMDB else _any(path)
     number = 0
     while True:
         try:
@@ -108,34 +149,36 @@ def _database(path: Path) -> Iterator[Any]:
             yield row.toatoms(add_additional_information=True)
 
 
-def _xyz(path: Path) -> Iterator[Any]:
-    """Reads frame by frame, so that a broken frame does not affect others and nothing is read twice."""
+def structures_of(lines: TextIO, where: str, first: int = 0) -> Iterator[Any]:
+    """Reads frame by frame, so that a broken frame does not affect others and nothing is read twice.
+
+    first: number of the first frame. Raises ValueError if the first frame of a file does not begin as one.
+    """
     import ase.io
 
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(iter(lines.readline, "")):
-            if not line.strip():
-                if lines.read(1024).strip():
-                    yield "a blank line where the number of atoms should be; the rest is not read"
-                return
-            try:
-                count = int(line)
-                if count < 0:
-                    raise ValueError
-            except ValueError:
-                what = f"the number of atoms must be a whole number, got {line.strip()[:40]!r}; the rest is not read"
-                if number == 0:
-                    raise ValueError(f"{str(path)!r} is not an XYZ file: {what}") from None
-                yield what
-                return
-            body = list(islice(iter(lines.readline, ""), count + 1))
-            if len(body) <= count:
-                yield f"the file ends after {max(len(body) - 1, 0)} of its {count} atoms"
-                return
-            try:
-                yield ase.io.read(io.StringIO(line + "".join(body)), format="extxyz")
-            except Exception as error:  # as above
-                yield _refusal(error)
+    for number, line in enumerate(iter(lines.readline, ""), first):
+        if not line.strip():
+            if lines.read(1024).strip():
+                yield "a blank line where the number of atoms should be; the rest is not read"
+            return
+        try:
+            count = int(line)
+            if count < 0:
+                raise ValueError
+        except ValueError:
+            what = f"the number of atoms must be a whole number, got {line.strip()[:40]!r}; the rest is not read"
+            if number == 0:
+                raise ValueError(f"{where!r} is not an XYZ file: {what}") from None
+            yield what
+            return
+        body = list(islice(iter(lines.readline, ""), count + 1))
+        if len(body) <= count:
+            yield f"the file ends after {max(len(body) - 1, 0)} of its {count} atoms"
+            return
+        try:
+            yield ase.io.read(io.StringIO(line + "".join(body)), format="extxyz")
+        except Exception as error:  # as above
+            yield _refusal(error)
 
 
 def _refusal(error: Exception) -> str:
@@ -185,6 +228,11 @@ class _Energies:
                 self.most = max(self.most, abs(float(np.squeeze(have[FREE])) - float(np.squeeze(have["energy"]))))
         elif "energy" in names:
             self.num_others += 1
+
+    def merge(self, other: _Energies) -> None:
+        self.num_free += other.num_free
+        self.num_others += other.num_others
+        self.most = max(self.most, other.most)
 
     def remarks(self, where: str) -> list[str]:
         """A warning if the energies differ, or if only some frames have the one that belongs to the forces."""

@@ -42,7 +42,14 @@ class Remark:
     text: str
 
 
-Blocks = Iterator[Block | Unreadable | Remark]
+@dataclass(frozen=True)
+class Stated:
+    """Units by quantity, energy or force, that the file states of its labels."""
+
+    units: Mapping[str, str]
+
+
+Blocks = Iterator[Block | Unreadable | Remark | Stated]
 
 
 @dataclass(frozen=True)

@@ -65,12 +65,13 @@ def broken(frames: Frames, claimed: frozenset[str], unlabelled: bool = False) ->
     flat = _without_volume(frames)
     if not unlabelled and not claimed - {"stress"}:
         note(flat | (not claimed), "it has no energy, forces or stress")
+    absent = missing(frames, claimed)
     for name in sorted(claimed):
         values = np.isfinite(getattr(frames, name))
         atoms = values.reshape(len(values), math.prod(values.shape[1:])).all(1)
         good = _all_of(frames, atoms) if name in OF_ATOMS else atoms
         unused = {"stress": flat, "dipole": frames.pbc.any(1)}.get(name, np.zeros(len(frames), bool))
-        note(~good & ~unused, f"{name} must be finite, got NaN or infinity")
+        note(~good & ~unused & ~absent[name], f"{name} must be finite, got NaN or infinity")
     for index in np.flatnonzero(frames.pbc.any(1)):
         if int(index) not in found:
             cell, pbc = torch.from_numpy(frames.cell[index][None]), torch.from_numpy(frames.pbc[index][None])
@@ -79,6 +80,27 @@ def broken(frames: Frames, claimed: frozenset[str], unlabelled: bool = False) ->
             except ValueError as error:
                 found[int(index)] = str(error).removesuffix(" (system 0)")
     return found
+
+
+def missing(frames: Frames, claimed: frozenset[str]) -> dict[str, NDArray[np.bool_]]:
+    """Which frames [F] lack a label that others of their file have: all of it is NaN, and another label is there.
+
+    Stress and dipole moments that have no meaning are not missing.
+    """
+    absent, whole = {}, {}
+    for name in claimed:
+        values = getattr(frames, name)
+        rows = values.reshape(len(values), math.prod(values.shape[1:]))
+        empty, full = np.isnan(rows).all(1), np.isfinite(rows).all(1)
+        absent[name], whole[name] = (_all_of(frames, one) if name in OF_ATOMS else one for one in (empty, full))
+    meant = {"stress": ~_without_volume(frames), "dipole": ~frames.pbc.any(1)}
+    everything = np.ones(len(frames), bool)
+    return {
+        name: where
+        & meant.get(name, everything)
+        & np.logical_or.reduce([whole[other] for other in claimed if other != name], initial=False)
+        for name, where in absent.items()
+    }
 
 
 def _without_volume(frames: Frames) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,20 +12,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable
-from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, nearest
+from torchmdx.datasets.ase_files import XYZ
+from torchmdx.datasets.blocks import Blocks, Keys, Remark, Stated, Unreadable
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.label_names import NoLabels
+from torchmdx.datasets.parallel_xyz import read_parallel
 from torchmdx.datasets.plausible import Plausible
 from torchmdx.datasets.readers import READERS
 from torchmdx.datasets.reading import Reading
 from torchmdx.datasets.source_state import source_state
+from torchmdx.datasets.stated_units import contradiction
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.datasets.units import Units
+from torchmdx.datasets.usable import joined, usable
 from torchmdx.runtime.wording import counted
 
 LISTED = 20  # broken frames that are listed one by one
 BUFFERED = 1 << 16  # atoms that are written at once
+LARGE = 1 << 22  # bytes of a file that is worth several processes
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ def convert(
     broken: str = "refuse",
     unlabelled: bool = False,
     overwrite: bool = False,
+    processes: int = 1,
     log: Callable[[str], None] = print,
     progress: Callable[[str, int], None] = lambda file, frames: None,
 ) -> ConvertReport:
@@ -81,8 +87,9 @@ def convert(
     format: one of `readers.FORMATS`; None: detected. Units: None is the format's own, eV and Å except for SPICE; for
     forces, stress and dipole None is derived from those. keys: names in the files, see `blocks.Keys`. broken: "refuse"
     raises ValueError that lists broken frames, "skip" leaves them out and logs them. unlabelled: whether frames and
-    files may have no labels. progress: called with a file and
-    the number of its frames read so far. Raises ValueError and FileNotFoundError that name the file, and the frame.
+    files may have no labels. processes: that read a large extended XYZ file; with more than one, a script that calls
+    this needs `if __name__ == "__main__"`. progress: called with a file and the number of its frames read so far.
+    Raises ValueError and FileNotFoundError that name the file, and the frame.
     """
     if not files:
         raise ValueError("data must be at least one file, got none")
@@ -99,14 +106,13 @@ def convert(
     formats = reading.formats(files)
     units = [reading.units(name) for name in formats]
     report, plausible = ConvertReport(Path(out)), {unit: Plausible() for unit in units}
+    sorted_out = _Files(plausible, report, progress, unlabelled)
     made_from = source_state(files, reading.plain())
     with StoreWriter(out, units=_recorded(units), made_from=made_from, overwrite=overwrite) as writer:
         for file, name, unit in zip(files, formats, units, strict=True):
             before = report.num_broken
-            blocks = READERS[name].read(Path(file), reading.keys)
-            blocks = _with_or_without_labels(blocks) if unlabelled else blocks
-            good = _good(str(file), blocks, unit, plausible[unit], report, progress, unlabelled)
-            for frames, numbers in _gathered(good):
+            blocks = _blocks(Path(file), name, reading.keys, processes, unlabelled)
+            for frames, numbers in _gathered(sorted_out.good(str(file), blocks, unit)):
                 writer.add(frames, str(file), numbers)
             if report.num_broken > before and broken == "refuse":
                 _refuse(report, plausible)
@@ -118,6 +124,15 @@ def convert(
             _refuse(report, plausible, "none can be used")
         _log(report, plausible, log)
     return report
+
+
+def _blocks(file: Path, format: str, keys: Keys, processes: int, unlabelled: bool) -> Blocks:
+    """The blocks of a file, a large extended XYZ file by several processes."""
+    if processes > 1 and format == "ase" and file.suffix.lower() in XYZ and file.stat().st_size > LARGE:
+        blocks = read_parallel(file, keys, processes)
+    else:
+        blocks = READERS[format].read(file, keys)
+    return _with_or_without_labels(blocks) if unlabelled else blocks
 
 
 def _log(report: ConvertReport, plausible: Mapping[Units, Plausible], log: Callable[[str], None]) -> None:
@@ -159,43 +174,50 @@ def _with_or_without_labels(blocks: Blocks) -> Blocks:
         yield from blocks
 
 
-def _good(
-    file: str,
-    blocks: Iterator[Block | Unreadable | Remark],
-    units: Units,
-    plausible: Plausible,
-    report: ConvertReport,
-    progress: Callable[[str, int], None],
-    unlabelled: bool,
-) -> Iterator[tuple[Frames, NDArray[np.int64]]]:
-    """The frames that can be used, in our units, with their numbers in the file."""
-    done = 0
-    for found in blocks:
-        if isinstance(found, Remark):
-            report.warnings.append(found.text)
-            continue
-        if isinstance(found, Unreadable):
-            report.note(Broken(file, found.first, found.count, found.reason))
-            done += found.count
-            continue
-        frames = in_our_units(found, units)
-        wrong = broken(frames, found.claimed, unlabelled)
-        numbers = found.first + np.arange(len(frames), dtype=np.int64)
-        done += len(frames)
-        kept = np.array([k for k in range(len(frames)) if k not in wrong], np.int64)
-        taken = frames.take(kept) if wrong else frames
-        distance, pair = nearest(taken)
-        plausible.add(taken, distance, pair, file)
-        for k in np.flatnonzero(distance < CLOSEST):
-            wrong[int(kept[k])] = f"two atoms must be at least {CLOSEST} Å apart, got {distance[k]:.3g} Å"
-        if (distance < CLOSEST).any():
-            kept = kept[distance >= CLOSEST]
-            taken = frames.take(kept)
-        for index in sorted(wrong):
-            report.note(Broken(file, int(numbers[index]), 1, wrong[index]))
-        progress(file, done)
-        if len(kept):
-            yield taken, numbers[kept]
+@dataclass
+class _Files:
+    """What is done with the blocks of all files."""
+
+    plausible: Mapping[Units, Plausible]
+    report: ConvertReport
+    progress: Callable[[str, int], None]
+    unlabelled: bool
+
+    def good(self, file: str, blocks: Blocks, units: Units) -> Iterator[tuple[Frames, NDArray[np.int64]]]:
+        """The frames of a file that can be used, in our units, with their numbers in the file."""
+        done = 0
+        absent: Counter[str] = Counter()
+        for found in joined(blocks):
+            if isinstance(found, Remark):
+                self.report.warnings.append(found.text)
+                continue
+            if isinstance(found, Stated):
+                _require_stated(file, found, units)
+                continue
+            if isinstance(found, Unreadable):
+                self.report.note(Broken(file, found.first, found.count, found.reason))
+                done += found.count
+                continue
+            checked = usable(found, units, self.unlabelled)
+            done += checked.count
+            absent.update(checked.missing)
+            self.plausible[units].add(checked.whole, checked.distance, checked.pair, file)
+            for number, reason in checked.broken.items():
+                self.report.note(Broken(file, number, 1, reason))
+            self.progress(file, done)
+            if len(checked.frames):
+                yield checked.frames, checked.numbers
+        for name, count in sorted(absent.items()):
+            if count:
+                frames = counted(count, "frame")
+                self.report.warnings.append(f"{name} is NaN in {frames} of {file}, where it is read as missing")
+
+
+def _require_stated(file: str, stated: Stated, units: Units) -> None:
+    """Raises ValueError if the file states other units than those that it is read in."""
+    found = contradiction(stated.units, units)
+    if found is not None:
+        raise ValueError(f"{file!r} {found}")
 
 
 def _gathered(parts: Iterator[tuple[Frames, NDArray[np.int64]]]) -> Iterator[tuple[Frames, NDArray[np.int64]]]:

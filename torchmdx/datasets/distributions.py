@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torchmdx.datasets.energy_changes import Agreement, EnergyChanges
 from torchmdx.datasets.energy_changes import text as agreement_text
 from torchmdx.datasets.references import composition, fit_references
+from torchmdx.datasets.robust_fit import FAR_OUT
 from torchmdx.datasets.store import Store
 from torchmdx.datasets.store_arrays import LABELS
 from torchmdx.runtime.wording import counted, fixed, number
 
 CHUNK = 4096
-FAR_OUT = 8.0  # robust z-score; a normal distribution has one in 10^15 frames beyond
 LEAST_SPREAD = 1e-6  # eV, eV/Å: rounding of nearly constant labels makes no outliers
 Values = NDArray[np.float64]
 

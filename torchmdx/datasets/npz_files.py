@@ -130,7 +130,7 @@ class Rows:
     def _read(self, shape: tuple[int, ...]) -> Any:
         wanted = math.prod(shape) * self._dtype.itemsize
         if wanted > self._most_whole:
-            raise ValueError(f"{self._where} is too large for what the file holds of it: {wanted} bytes at once")
+            raise ValueError(f"{self._where} is larger than its part of the file allows: {wanted} bytes")
         try:
             raw = self._file.read(wanted)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:

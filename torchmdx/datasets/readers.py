@@ -6,8 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchmdx.datasets import FORMAT_NAMES, ase_files, hdf5_files, npz_files, store_files, torchmdnet_files
+from torchmdx.datasets import (
+    FORMAT_NAMES,
+    ase_files,
+    deepmd_files,
+    hdf5_files,
+    npz_files,
+    store_files,
+    torchmdnet_files,
+)
 from torchmdx.datasets.blocks import Blocks, Keys
+from torchmdx.datasets.other_formats import refusal
 from torchmdx.datasets.store import Store
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -28,9 +37,10 @@ _IN_ORDER = (
     FileFormat(hdf5_files.read_spice, "hartree", "bohr"),
     FileFormat(hdf5_files.read_torchmdnet),
     FileFormat(torchmdnet_files.read),
+    FileFormat(deepmd_files.read),
 )
 FORMATS: dict[str, FileFormat] = dict(zip(FORMAT_NAMES, _IN_ORDER, strict=True))
-# Stores are recognized, whatever format is given for the files beside them.
+# Stores are recognized, whatever format is given for the other files.
 READERS = FORMATS | {"store": FileFormat(store_files.read)}
 
 
@@ -41,7 +51,10 @@ def format_of(path: Path) -> str:
     if path.is_dir():
         if Store.is_store(path):
             return "store"
-        return "torchmdnet-custom"
+        return _of_folder(path)
+    reason = refusal(path)
+    if reason is not None:
+        raise ValueError(reason)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return "npz"
@@ -52,6 +65,15 @@ def format_of(path: Path) -> str:
     if magic == HDF5_MAGIC or suffix in (".h5", ".hdf5"):
         return hdf5_files.layout(path)
     return "ase"
+
+
+def _of_folder(path: Path) -> str:
+    if next(iter(path.rglob(deepmd_files.TYPES)), None) is not None:
+        return "deepmd"
+    databases = sorted(path.glob(f"*{ase_files.ASELMDB}"))
+    if databases:
+        raise ValueError(f"{str(path)!r} is a folder of databases: give its files, {str(databases[0])!r} and others")
+    return "torchmdnet-custom"
 
 
 def format_named(name: str) -> FileFormat:

@@ -2,50 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.datasets.robust_fit import SINGULAR, RobustFit, robust_fit
 from torchmdx.datasets.store import Store
+from torchmdx.structures.system import LAST_ELEMENT
 
 CHUNK = 65536
-
-
+MOST_SAMPLED = 20_000  # frames that tell which others are outliers
 SAME = 1e-3  # eV, largest difference between energies of isolated atoms of one element
 
 
 def fit_references(
-    store: Store, indices: NDArray[np.int64], max_z: int, known: Mapping[int, float] | None = None
+    store: Store,
+    indices: NDArray[np.int64],
+    max_z: int,
+    known: Mapping[int, float] | None = None,
+    base: Mapping[int, float] | None = None,
 ) -> NDArray[np.float64]:
     """Reference energies [max_z+1] in eV that minimise Σ (E - Σ_i references[Z_i])² over frames with an energy.
 
-    Where compositions do not determine the references (water alone), the solution of minimal norm is taken. Elements
-    that do not occur get zero. known: references of elements that are not fitted. Raises ValueError if no frame has an
-    energy.
+    Frames whose energy per atom is an outlier, such as those of failed calculations, are left out: more than 8 robust
+    deviations from the fit with the least absolute deviations. Where compositions do not determine the references
+    (water alone), the solution nearest to `base`, or else to zero, is taken. Elements that do not occur get zero.
+    known: references of elements that are not fitted. Raises ValueError if no frame has an energy.
     """
-    fixed = np.zeros(max_z + 1)
-    for number, reference in (known or {}).items():
-        fixed[number] = reference
+    fixed = _column(known, max_z) + _column(base, max_z)
     beyond = [z for z in store.elements if z > max_z]
     if beyond:
         raise ValueError(f"max_z must be at least {max(beyond)}, the heaviest element of the data, got {max_z}")
-    normal, right = np.zeros((max_z + 1, max_z + 1)), np.zeros(max_z + 1)
-    used = 0
+    robust = _robust(store, indices, fixed, known)
+    every, good = _Sums(max_z + 1), _Sums(max_z + 1)
+    start = robust.coefficients
+    for counts, energy, sizes in _compositions(store, indices, fixed, known):
+        outlier = robust.is_outlier(counts / sizes[:, None], energy / sizes)
+        every.add(counts, energy)
+        good.add(counts[~outlier], (energy - counts @ start)[~outlier])
+    if not every.count:
+        raise ValueError(f"reference energies need frames with an energy, got none among {len(indices)}")
+    if good.count == every.count:
+        return every.solved() + fixed
+    return start + good.solved() + fixed
+
+
+def robust_references(store: Store, indices: NDArray[np.int64]) -> RobustFit:
+    """The fit, to energies per atom, by which `fit_references` judges outliers; elements of atomic number up to 118."""
+    return _robust(store, indices, np.zeros(LAST_ELEMENT + 1), None)
+
+
+def _robust(
+    store: Store, indices: NDArray[np.int64], fixed: NDArray[np.float64], known: Mapping[int, float] | None
+) -> RobustFit:
+    sample = indices[:: max(1, -(-len(indices) // MOST_SAMPLED))]
+    parts = list(_compositions(store, sample, fixed, known))
+    size = len(fixed)
+    counts = np.concatenate([np.zeros((0, size)), *(counts for counts, _, _ in parts)])
+    energy = np.concatenate([np.zeros(0), *(energy for _, energy, _ in parts)])
+    sizes = np.concatenate([np.zeros(0), *(sizes for _, _, sizes in parts)])
+    there = np.flatnonzero(counts.any(0))
+    found = robust_fit(counts[:, there] / sizes[:, None], energy / sizes)
+    coefficients = np.zeros(size)
+    coefficients[there] = found.coefficients
+    return replace(found, coefficients=coefficients)
+
+
+def _compositions(
+    store: Store, indices: NDArray[np.int64], fixed: NDArray[np.float64], known: Mapping[int, float] | None
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]]:
+    """Atoms of each fitted element [F,max_z+1], energy less fixed references [F], and atoms [F] of labelled frames."""
     for start in range(0, len(indices), CHUNK):
         frames = store.gather(indices[start : start + CHUNK])
         there = frames.has_energy
-        counts = composition(frames.counts, frames.atomic_numbers, max_z)[there]
+        counts = composition(frames.counts, frames.atomic_numbers, len(fixed) - 1)[there]
         energy = frames.energy[there] - counts @ fixed
         counts[:, list(known or {})] = 0
-        normal += counts.T @ counts
-        right += counts.T @ energy
-        used += int(there.sum())
-    if not used:
-        raise ValueError(f"reference energies need frames with an energy, got none among {len(indices)}")
-    # The normal equations square the condition number: smaller singular values are compositions that do not vary.
-    fitted: NDArray[np.float64] = np.linalg.pinv(normal, rcond=1e-10, hermitian=True) @ right
-    return fitted + fixed
+        yield counts, energy, frames.counts[there]
+
+
+class _Sums:
+    """Normal equations of a least-squares fit, accumulated in parts."""
+
+    def __init__(self, size: int) -> None:
+        self.normal, self.right, self.count = np.zeros((size, size)), np.zeros(size), 0
+
+    def add(self, rows: NDArray[np.float64], values: NDArray[np.float64]) -> None:
+        self.normal += rows.T @ rows
+        self.right += rows.T @ values
+        self.count += len(values)
+
+    def solved(self) -> NDArray[np.float64]:
+        """The solution of minimal norm; smaller singular values are compositions that do not vary."""
+        found: NDArray[np.float64] = np.linalg.pinv(self.normal, rcond=SINGULAR, hermitian=True) @ self.right
+        return found
+
+
+def _column(energies: Mapping[int, float] | None, max_z: int) -> NDArray[np.float64]:
+    column = np.zeros(max_z + 1)
+    for number, energy in (energies or {}).items():
+        column[number] = energy
+    return column
 
 
 def isolated_energies(store: Store) -> dict[int, float]:

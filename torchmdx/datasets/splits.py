@@ -106,7 +106,7 @@ def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.
             if group is None:
                 raise ValueError(
                     f"a split by {by} needs more groups than the {len(sizes)} of this store: "
-                    f"{name} has {have} of the {wanted[name]} frames asked for"
+                    f"{name} has {have} of the {wanted[name]} requested frames"
                 )
             part_of[group] = number
             have += int(sizes[group])

@@ -115,7 +115,7 @@ class Store:
 
     @property
     def isolated(self) -> NDArray[np.bool_]:
-        """Which frames [F] are isolated atoms, for reference energies: those of the config_type IsolatedAtom."""
+        """Which frames [F] are isolated atoms, for reference energies, by their config_type IsolatedAtom."""
         kinds = np.array([is_isolated(name) for name in self.config_types])
         index = self._arrays.get("config_type")
         return np.zeros(len(self), bool) if index is None else kinds[index]

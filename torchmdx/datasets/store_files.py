@@ -14,7 +14,7 @@ CHUNK = 4096
 
 
 def read(path: Path, keys: Keys) -> Blocks:
-    """All frames of a store, in blocks of frames with the same labels. Keys apply to the files beside it."""
+    """All frames of a store, in blocks of frames with the same labels. Keys apply to the other files."""
     store = Store.open(path)
     for start in range(0, len(store), CHUNK):
         frames = store.gather(np.arange(start, min(start + CHUNK, len(store))))

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.integrators import Langevin as Langevin
     from torchmdx.dynamics.integrators import VelocityVerlet as VelocityVerlet
     from torchmdx.dynamics.integrators import register_integrator as register_integrator
-    from torchmdx.dynamics.recording import Recording as Recording
-    from torchmdx.dynamics.recording import Unstable as Unstable
     from torchmdx.dynamics.restraint_terms import RestraintError as RestraintError
     from torchmdx.dynamics.restraints import Angle as Angle
     from torchmdx.dynamics.restraints import Distance as Distance
     from torchmdx.dynamics.restraints import Position as Position
     from torchmdx.dynamics.restraints import Torsion as Torsion
     from torchmdx.dynamics.restraints import read_restraints as read_restraints
+    from torchmdx.dynamics.run.recording import Recording as Recording
+    from torchmdx.dynamics.run.recording import Unstable as Unstable
     from torchmdx.dynamics.snapshot import Snapshot as Snapshot
     from torchmdx.dynamics.trajectory_formats import AtomNames as AtomNames
     from torchmdx.dynamics.trajectory_formats import TrajectoryFormat as TrajectoryFormat
@@ -44,13 +44,13 @@ else:
             "Integrator": "integrators",
             "Langevin": "integrators",
             "Position": "restraints",
-            "Recording": "recording",
+            "Recording": "run.recording",
             "RestraintError": "restraint_terms",
             "Snapshot": "snapshot",
             "TemperatureExchange": "exchange",
             "Torsion": "restraints",
             "TrajectoryFormat": "trajectory_formats",
-            "Unstable": "recording",
+            "Unstable": "run.recording",
             "VelocityVerlet": "integrators",
             "read_restraints": "restraints",
             "register_integrator": "integrators",

@@ -28,7 +28,7 @@ Arrays = dict[str, Any]  # the fields of a snapshot, without what every process 
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class ProcessShare:
     """What a process needs: the potential on the CPU, its device, structures, and options of `Dynamics`."""
 
     potential: Potential | Ensemble
@@ -41,7 +41,7 @@ class Share:
 class Server:
     """Answers messages: each public method is one."""
 
-    def __init__(self, make: Callable[..., Any], share: Share) -> None:
+    def __init__(self, make: Callable[..., Any], share: ProcessShare) -> None:
         self._dynamics = make(share.potential.to(share.device), share.structures, **share.options)
 
     def why(self) -> str:
@@ -91,7 +91,7 @@ def serve(connection: Connection, make: Callable[..., Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):  # the first process has ended
-        share: Share = connection.recv()
+        share: ProcessShare = connection.recv()
         if torch.device(share.device).type == "cpu":
             torch.set_num_threads(share.num_threads)
         server, error = None, None

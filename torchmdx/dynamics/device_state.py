@@ -78,7 +78,7 @@ class DeviceState:
         return control.view(torch.int64), *per_structure, cell.view(-1, 3, 3), *vectors
 
     def moving(self, steps: int) -> Moving | None:
-        """So many steps for a kernel that moves the atoms itself; None with what that kernel lacks.
+        """Steps for a kernel that moves the atoms itself; None with what that kernel lacks.
 
         That is restraints, a barostat, and integrators other than its own.
         """

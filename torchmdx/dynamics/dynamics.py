@@ -34,7 +34,7 @@ from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
 
-# Steps of a graph by default: at most so many, and fewer of many atoms, whose launches take less time than they run.
+# Most steps of a graph by default; fewer for many atoms, whose launches take less time than they run.
 MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
 
 
@@ -62,7 +62,8 @@ class Dynamics:
         same machine is the same to the bit, whatever `steps_per_replay` is.
     velocities [N,3] Å/fs: initial ones; None draws them. Except with "langevin", a drift of the centre of mass stays,
         and is not counted in temperatures. masses [N] amu: None takes those of the elements.
-    hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep.
+    hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep. Given velocities
+        are those of the masses before, and are scaled so that their temperature stays.
     frozen: indices or a mask of atoms that do not move.
     barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all directions.
     restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
@@ -106,12 +107,11 @@ class Dynamics:
         timestep = checked_timestep(timestep)
         constant_energy = chosen.constant_energy
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=constant_energy)
-        own_masses = checked_masses(self.batch, masses)
+        own_masses, still = checked_masses(self.batch, masses), checked_frozen(self.batch, frozen)
+        start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
         if hydrogen_mass is not None:
-            own_masses = with_heavy_hydrogens(self.batch, own_masses, hydrogen_mass)
-        particles = Particles.of(
-            self.batch, own_masses, checked_frozen(self.batch, frozen), momentum_kept=chosen.keeps_momentum
-        )
+            own_masses, start = with_heavy_hydrogens(self.batch, own_masses, hydrogen_mass, start, still)
+        particles = Particles.of(self.batch, own_masses, still, momentum_kept=chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
@@ -119,7 +119,6 @@ class Dynamics:
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
         motion = Motion(chosen, timestep, particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
-        start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
@@ -286,7 +285,7 @@ class Dynamics:
 
 
 def default_steps_per_replay(num_atoms: int) -> int:
-    """Steps of a graph for so many atoms."""
+    """Steps of a graph for this number of atoms."""
     return max(1, min(MOST_STEPS, MOST_ATOM_STEPS // max(num_atoms, 1)))
 
 

@@ -16,12 +16,12 @@ Integers = NDArray[np.int64]
 
 
 class TemperatureExchange:
-    """Attempts to swap temperatures of replicas of one structure, every so many steps.
+    """Attempts to swap temperatures of replicas of one structure at regular intervals.
 
     Two replicas with energies U, restraints included, and temperatures T swap with probability
     min(1, exp((1/kT₁ - 1/kT₂) (U₁ - U₂))), and their velocities are scaled to the new temperature. Attempts are made
-    between neighbours on the ladder, in turn those that begin with the lowest and with the second lowest temperature.
-    All is a function of seed, step and state, so that a restart repeats it.
+    between neighbours on the ladder, alternating between pairs that start at the lowest and at the second lowest
+    temperature. Everything is a function of seed, step and state, so that a restart repeats it.
 
     attempts, accepted [S-1]: counts between each temperature of the ladder and the next since the start or restart.
     """

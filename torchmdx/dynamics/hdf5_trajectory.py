@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import torchmdx
 from torchmdx.dynamics.orientation import standard
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.hdf5_content import require_own
@@ -106,7 +106,7 @@ class Hdf5Trajectory:
     def num_frames(self) -> int:
         return self._written + len(self._frames)
 
-    def append(self, frame: Frame) -> None:
+    def append(self, frame: TrajectoryFrame) -> None:
         """Adds a frame, and flushes if the last flush is a second ago. Raises OSError."""
         turned = _turned(frame)
         self._frames.append({name: np.asarray(_value(name, frame, turned), dtype="<f4") for name in self._arrays})
@@ -190,8 +190,9 @@ def _shape(name: str, num_atoms: int) -> tuple[int, ...]:
     return (3,) if "cell" in name else ()
 
 
-def _turned(frame: Frame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _turned(frame: TrajectoryFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Positions and velocities [N,3] of a frame, turned as `standard` turns its cell."""
+    assert frame.velocities is not None
     if frame.cell is None:
         return frame.positions, frame.velocities
     rotation = standard(frame.cell)[1]
@@ -199,7 +200,7 @@ def _turned(frame: Frame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _value(
-    name: str, frame: Frame, turned: tuple[NDArray[np.float64], NDArray[np.float64]]
+    name: str, frame: TrajectoryFrame, turned: tuple[NDArray[np.float64], NDArray[np.float64]]
 ) -> float | NDArray[np.float64]:
     """The value of a frame in the units of the file. turned: its positions and velocities."""
     if name == "coordinates":

@@ -39,7 +39,7 @@ def columns_of(
 
 
 @dataclass(frozen=True)
-class Row:
+class LogRow:
     """One row of the log.
 
     Energies in eV, time in ps, temperature in K. volume Å³ and density g/cm³ of periodic systems; spread of an
@@ -66,7 +66,7 @@ class Row:
         """The energy that constant-energy dynamics conserve."""
         return self.potential + (self.restraint or 0.0) + self.kinetic
 
-    def with_speed(self, speed: float) -> Row:
+    def with_speed(self, speed: float) -> LogRow:
         return replace(self, speed=speed)
 
     def text(self) -> str:
@@ -131,7 +131,7 @@ class Log:
             raise ValueError(f"{str(path)!r} must hold the {expected} rows up to step {step}, got {kept - 1}")
         return sum(len(line) for line in lines[:kept])
 
-    def write(self, row: Row) -> None:
+    def write(self, row: LogRow) -> None:
         """Appends a row. Raises OSError, and leaves the rows before it."""
         with naming_writes(self._file.name):
             data = row.text().encode()

@@ -167,25 +167,24 @@ def checked_frozen(batch: Batch, frozen: Sequence[int] | NDArray[Any] | None) ->
     return found
 
 
-def with_heavy_hydrogens(batch: Batch, masses: Floats, hydrogen: float) -> Floats:
+def with_heavy_hydrogens(
+    batch: Batch,
+    masses: Floats,
+    hydrogen: float,
+    velocities: Floats | None = None,
+    frozen: NDArray[np.bool_] | None = None,
+) -> tuple[Floats, Floats | None]:
     """Masses [N] after repartitioning: each hydrogen has the mass `hydrogen`, amu, taken from its bonded heavy atom.
 
     The bonded atom is the nearest one that is not a hydrogen, if it is closer than 1.75 Å; other hydrogens keep their
     mass. The total mass and the sampled distribution of positions stay the same, and the fastest vibrations become
-    slower. Raises ValueError if a heavy atom would be left with less than the mass of a hydrogen.
+    slower. Velocities [N,3] of the masses before become such of the same temperature, as by `with_masses`, where
+    `frozen` [N] atoms do not move. Raises ValueError if a heavy atom would be left with less than the mass of a
+    hydrogen.
     """
     if not (np.isfinite(hydrogen) and hydrogen > 0):
         raise ValueError(f"hydrogen_mass must be > 0 amu and finite, got {hydrogen}")
-    host = batch.to("cpu", torch.float64)
-    edges = EdgeSearch(LONGEST_BOND).allocate(host).trimmed()
-    lengths = edges.vectors(host.positions, host.cell, host.system_index).norm(dim=-1).numpy()
-    target, source = edges.target.numpy(), edges.source.numpy()
-    numbers = host.atomic_numbers.numpy()
-    bonded = (numbers[target] == 1) & (numbers[source] != 1)
-    target, source, lengths = target[bonded], source[bonded], lengths[bonded]
-    order = np.lexsort((lengths, target))
-    hydrogens, nearest = np.unique(target[order], return_index=True)
-    heavy = source[order][nearest]
+    hydrogens, heavy = _bonded_hydrogens(batch)
     found = masses.copy()
     np.subtract.at(found, heavy, hydrogen - masses[hydrogens])
     found[hydrogens] = hydrogen
@@ -196,4 +195,42 @@ def with_heavy_hydrogens(batch: Batch, masses: Floats, hydrogen: float) -> Float
             f"every heavy atom must keep at least the hydrogen mass of {hydrogen} amu, got {found[light[0]]:.3f} for "
             f"atom {light[0]}"
         )
-    return found
+    if velocities is None:
+        return found, None
+    still = np.zeros(len(masses), dtype=bool) if frozen is None else frozen
+    ends = np.cumsum(batch.counts().cpu().numpy())[:-1]
+    parts = (np.split(values, ends) for values in (velocities, masses, found, still))
+    return found, np.concatenate([with_masses(*part) for part in zip(*parts, strict=True)])
+
+
+def _bonded_hydrogens(batch: Batch) -> tuple[Integers, Integers]:
+    """Hydrogens, and the heavy atom that each is bonded to."""
+    host = batch.to("cpu", torch.float64)
+    edges = EdgeSearch(LONGEST_BOND).allocate(host).trimmed()
+    lengths = edges.vectors(host.positions, host.cell, host.system_index).norm(dim=-1).numpy()
+    target, source = edges.target.numpy(), edges.source.numpy()
+    numbers = host.atomic_numbers.numpy()
+    bonded = (numbers[target] == 1) & (numbers[source] != 1)
+    target, source, lengths = target[bonded], source[bonded], lengths[bonded]
+    order = np.lexsort((lengths, target))
+    hydrogens, nearest = np.unique(target[order], return_index=True)
+    return hydrogens, source[order][nearest]
+
+
+def with_masses(velocities: Floats, before: Floats, after: Floats, fixed: NDArray[np.bool_]) -> Floats:
+    """Velocities [N,3] of a structure for other masses [N], of the same temperature.
+
+    Each is multiplied by sqrt(m before / m after). The motion of the centre of mass stays too, unless atoms are fixed
+    [N], and the kinetic energy about it.
+    """
+    if np.array_equal(before, after):
+        return velocities
+    scale = np.sqrt(before / after)[:, None]
+    if fixed.any():
+        return velocities * scale
+    drift = np.average(velocities, axis=0, weights=before)
+    inner = velocities - drift
+    scaled = inner * scale
+    scaled = scaled - np.average(scaled, axis=0, weights=after)
+    left, energy = after @ (scaled * scaled).sum(1), before @ (inner * inner).sum(1)
+    return drift + (scaled * np.sqrt(energy / left) if left > 0 else scaled)

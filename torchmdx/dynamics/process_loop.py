@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.device_process import Arrays, Share, fields_of, serve
+from torchmdx.dynamics.device_process import Arrays, ProcessShare, fields_of, serve
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.restraints import Restraint
@@ -93,7 +93,7 @@ class ProcessLoop:
                 **options,
             )
             threads = max(1, torch.get_num_threads() // len(devices))
-            share = Share(on_cpu, device, structures[low:high], own, threads)
+            share = ProcessShare(on_cpu, device, structures[low:high], own, threads)
             self._processes.append(_start(make, share, systems, atoms))
         try:
             self._receive()
@@ -243,7 +243,7 @@ class ProcessLoop:
         )
 
 
-def _start(make: Callable[..., Any], share: Share, systems: slice, atoms: slice) -> _Process:
+def _start(make: Callable[..., Any], share: ProcessShare, systems: slice, atoms: slice) -> _Process:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, make), daemon=True)

@@ -24,7 +24,7 @@ ROUNDS = 10
 MANTISSA, ONE = np.int64(2**52 - 1), np.int64(1023 << 52)
 LOG_2, SQRT_2, LOG_TERMS = 0.6931471805599453, 1.4142135623730951, 12
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-STEPS_A_BLOCK = 16  # numbers of so many steps are made at once: NumPy's overhead is larger than the work
+STEPS_A_BLOCK = 16  # numbers for this many steps are drawn at once: NumPy's overhead is larger than the work
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, Words, Words, Words]:

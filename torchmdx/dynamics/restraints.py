@@ -9,6 +9,7 @@ Positions are those of the run, which are never wrapped into the cell: atoms of 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Internal:
+class _Internal(ABC):
     """A restraint on a coordinate of the relative positions of some atoms."""
 
     atoms: tuple[int, ...]
@@ -58,8 +59,9 @@ class _Internal:
         difference = self._difference(np.asarray(values, dtype=np.float64) - np.asarray(self.reference, np.float64))
         return 0.5 * np.asarray(self.stiffness, np.float64) * (self.unit * difference) ** 2
 
+    @abstractmethod
     def _measure(self, places: Floats) -> Floats:
-        raise NotImplementedError
+        """q [M], in Å or radians, of M groups of atoms at these places [M,k,3] Å."""
 
     def _difference(self, difference: Floats) -> Floats:
         return difference

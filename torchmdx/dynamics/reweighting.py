@@ -77,10 +77,10 @@ def profile_with_error(
 ) -> tuple[Floats, Floats]:
     """Free energy of a coordinate in bins [B] and its standard error, in units of kT, from frames in order of time.
 
-    values [F,S]: of F frames of S structures. reduced [K,F,S], target [F,S]: reduced energies of the K states, each of
-    which has as many frames as any other, and of the state that is asked for. The error is that of the logarithm of a
-    bin's probability, from blocks of frames: NaN in bins that only one block or none has reached, and too small if
-    blocks are shorter than the slowest motion.
+    values [F,S]: of F frames of S structures. reduced [K,F,S], target [F,S]: reduced energies of the K sampled
+    states, with equal numbers of frames, and of the target state. The error is that of the logarithm of a bin's
+    probability, from blocks of frames: NaN in bins that at most one block has reached, and too small if blocks are
+    shorter than the slowest motion.
     """
     frames = len(values)
     if not 2 <= num_blocks <= frames:
@@ -108,10 +108,10 @@ def profile_with_error(
 def agreement(first: Iterable[Floats], second: Iterable[Floats]) -> tuple[float, int]:
     """How far two profiles are apart, in combined standard errors, root mean square; and in how many bins B.
 
-    first, second: free energies and standard errors of the same bins, as of `profile_with_error`. Bins that one of them
-    does not know are left out. So should be those that few blocks have reached, whose error may be small by chance.
-    The constant that profiles are free in is fitted, so a sum over B bins is divided by B - 1: profiles that agree have
-    about 1. NaN for fewer than two bins. Raises ValueError for errors that are not > 0.
+    first, second: free energies and standard errors of the same bins, as of `profile_with_error`. Bins without a
+    value in one of them are left out. Leave out bins that few blocks have reached as well: their error may be small by
+    chance. The arbitrary constant between profiles is fitted, so a sum over B bins is divided by B - 1: profiles that
+    agree give about 1. NaN for fewer than two bins. Raises ValueError for errors that are not > 0.
     """
     (height, error), (other_height, other_error) = first, second
     difference, variance = height - other_height, error**2 + other_error**2

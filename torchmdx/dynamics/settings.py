@@ -60,7 +60,7 @@ def checked_velocities(given: Any, num_atoms: int) -> Floats:
 
 
 def checked_devices(count: int, device: torch.device, num_systems: int) -> list[str]:
-    """Names of so many devices of a kind, the first GPUs or the CPU. Raises ValueError."""
+    """Names of the first devices of a kind: GPUs, or the CPU. Raises ValueError."""
     if count < 1:
         raise ValueError(f"devices must be >= 1, got {count}")
     if count > num_systems:

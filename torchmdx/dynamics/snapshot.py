@@ -32,7 +32,7 @@ class Snapshot:
     energy_spread [S] eV and largest_force_spread [S] eV/Å, of any atom, are standard deviations over the members of an
     ensemble, NaN of a single potential.
     temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders atoms.
-    kick: `Motion.thermal_kick`, by which kinetic energies, temperatures and pressures are those of the thermostat.
+    kick: `Motion.thermal_kick`, which makes kinetic energies, temperatures and pressures those of the thermostat.
     """
 
     step: int

@@ -29,19 +29,19 @@ LARGEST_INT = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class TrajectoryFrame:
     """Positions [N,3] Å, cell [3,3] Å or None, velocities [N,3] Å/fs, time ps, energies eV, kinetic temperature K.
 
-    In the orientation of the run; the cell, if any, has three vectors.
+    In the orientation of the run; the cell, if any, has three vectors. A DCD needs the first two alone.
     """
 
     positions: Floats
     cell: Floats | None
-    velocities: Floats
-    time: float
-    potential: float
-    kinetic: float
-    temperature: float
+    velocities: Floats | None = None
+    time: float = np.nan
+    potential: float = np.nan
+    kinetic: float = np.nan
+    temperature: float = np.nan
 
 
 class Trajectory:

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.trajectory import Frame, Trajectory
+from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame
 
 ENDINGS = {"dcd": ".dcd", "hdf5": ".h5"}
 
@@ -23,7 +23,7 @@ class TrajectoryFile(Protocol):
     def num_frames(self) -> int:
         """Frames so far, with those that have not reached the file."""
 
-    def append(self, frame: Frame) -> None:
+    def append(self, frame: TrajectoryFrame) -> None:
         """Adds a frame; it may reach the file with later ones."""
 
     def sync(self) -> None:
@@ -35,7 +35,7 @@ class TrajectoryFile(Protocol):
 
 @dataclass(frozen=True)
 class TrajectoryFormat:
-    """How the frames of a run are stored: "dcd", or "hdf5" in MDTraj's layout, the latter with velocities if wanted.
+    """How the frames of a run are stored: "dcd", or "hdf5" in MDTraj's layout, the latter optionally with velocities.
 
     Raises ValueError for other names, and for velocities in a DCD; ImportError without h5py.
     """
@@ -85,7 +85,7 @@ class DcdFile:
     def num_frames(self) -> int:
         return self._file.num_frames
 
-    def append(self, frame: Frame) -> None:
+    def append(self, frame: TrajectoryFrame) -> None:
         self._file.write(frame.positions, frame.cell)
 
 

@@ -11,6 +11,7 @@ import logging
 from dataclasses import replace
 
 from torchmdx.engines.cpu.engine import CpuEngine
+from torchmdx.engines.cpu.qet import CpuQETEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
@@ -23,6 +24,8 @@ from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
 
@@ -86,6 +89,8 @@ def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> En
         return GpuEngine(potential, batch, stress=stress, precision=found.precision)
     if found.engine == PAIRS:
         return PairEngine(potential, batch, stress=stress)
+    if found.engine == COMPILED and isinstance(potential.network, QET):
+        return CpuQETEngine(potential, batch, stress=stress)
     if found.engine == COMPILED:
         return (CpuPriorEngine if potential.prior_configs else CpuEngine)(potential, batch, stress=stress)
     return ExactEngine(potential, batch, stress=stress)
@@ -123,6 +128,15 @@ def planned_and_actual(engine: Engine) -> str | None:
     return "\n".join([str(engine.plan), *(f"  instead: {outcome}" for outcome in outcomes)])
 
 
+def ewald_of(engine: Engine) -> str | None:
+    """The Ewald sums of an engine, in words; None if it has none. Their vectors are chosen at the first evaluation."""
+    if isinstance(engine, EnsembleEngine):
+        return "\n".join(dict.fromkeys(filter(None, map(ewald_of, engine.engines)))) or None
+    potential = getattr(engine, "potential", None)
+    priors = potential.priors if isinstance(potential, Potential) else ()
+    return "\n".join(prior.sums for prior in priors if isinstance(prior, Coulomb) and prior.sums) or None
+
+
 def engine_for(
     potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str, engine: str | None = None
 ) -> tuple[Engine, str]:
@@ -134,7 +148,9 @@ def engine_for(
         return made, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision, engine=engine) for member in potential]
     reasons = list(dict.fromkeys(why for _, why in chosen))
-    together = EnsembleEngine([made for made, _ in chosen], batch, stress=stress)
+    together = EnsembleEngine(
+        [made for made, _ in chosen], batch, stress=stress, spread_factors=potential.spread_factors
+    )
     order = "side by side" if together.streams else "one after the other"
     return together, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
 
@@ -145,4 +161,6 @@ def exact_engine_for(potential: Potential | Ensemble, batch: Batch, *, stress: b
     engines = [ExactEngine(member, batch, stress=stress) for member in members]
     for engine, replaced in zip(engines, _single(instead_of), strict=True):
         engine.plan = replaced.plan
-    return EnsembleEngine(engines, batch, stress=stress) if isinstance(potential, Ensemble) else engines[0]
+    if not isinstance(potential, Ensemble):
+        return engines[0]
+    return EnsembleEngine(engines, batch, stress=stress, spread_factors=potential.spread_factors)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchmdx.engines.engine import Engine, Outputs
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.plan import Plan
-from torchmdx.models.ensemble import mean_of, spread_of
+from torchmdx.models.ensemble import UNCALIBRATED, mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.own_streams import own_stream
@@ -53,7 +53,15 @@ class EnsembleEngine:
 
     plan: Plan | None = None
 
-    def __init__(self, engines: Sequence[Engine], batch: Batch, *, stress: bool) -> None:
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        batch: Batch,
+        *,
+        stress: bool,
+        spread_factors: tuple[float, float] = UNCALIBRATED,
+    ) -> None:
+        self.spread_factors = spread_factors
         self.engines, self.stress = list(engines), stress
         self.name, self.table_error = "", max(engine.table_error for engine in engines)
         device, dtype = batch.positions.device, batch.positions.dtype
@@ -109,6 +117,11 @@ class EnsembleEngine:
             launch_combine(self)
         else:
             self._combine()
+        if self.spread_factors != UNCALIBRATED:
+            assert self.outputs.energy_spread is not None
+            assert self.outputs.force_spread is not None
+            self.outputs.energy_spread.mul_(self.spread_factors[0])
+            self.outputs.force_spread.mul_(self.spread_factors[1])
         return self.outputs
 
     def _side_by_side(self, evaluate: Callable[[int], None], device: torch.device) -> None:

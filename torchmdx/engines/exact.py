@@ -22,7 +22,7 @@ class ExactEngine:
     plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
-        self.potential, self.batch, self.stress = potential, batch, stress
+        self.potential, self.batch, self.stress = potential.with_kept_lists(), batch, stress
 
     def reserve(self, capacity: int) -> None:
         pass  # autograd allocates

@@ -36,7 +36,7 @@ ALL = Extent(None, None)
 
 
 def blocks_of(edges: Edges, most_atoms: int, most_edges: int, divided_at: Sequence[int] = ()) -> list[Block]:
-    """All atoms in blocks of at most so many atoms and edges, but at least one atom. Reads the list on the host.
+    """All atoms in blocks with a limited number of atoms and edges, but at least one atom. Reads the list on the host.
 
     divided_at: numbers of first atoms at which a block ends.
     """

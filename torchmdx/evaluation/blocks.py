@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from torchmdx.evaluation.block_plan import ALL, Block, Extent, Plan, blocks_of
 from torchmdx.models.charge_equilibration import ChargeEquilibration, equilibrated
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.interaction import Interaction
+from torchmdx.models.embedding import geometry
+from torchmdx.models.interaction import Interaction, message, normalised
 from torchmdx.models.potential import Potential
+from torchmdx.models.qet import QET
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
-from torchmdx.models.tensors import from_direction, part_norms, squared_norm, to_components
+from torchmdx.models.tensors import from_direction, invariants, part_norms, to_components
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.cpu_memory import available_bytes
 from torchmdx.structures.system import Batch
@@ -48,7 +50,8 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     cannot be differentiated. Raises MemoryError, with an estimate, for more memory than the machine has available.
     """
     network = potential.network
-    if potential.device.type != "cpu" or type(network) not in (TensorNet, TensorNet2) or not edges.num_atoms:
+    made = in_blocks(network)
+    if potential.device.type != "cpu" or made is None or not edges.num_atoms:
         return potential
     num_edges, config = int(edges.row_ptr[-1]), potential.config
     of_a_number = config.num_channels * potential.dtype.itemsize
@@ -61,8 +64,16 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     # Two tensors of each layer, the first one, and their gradients.
     kept = 2 * 9 * (2 * config.num_layers + 1) * edges.num_atoms * of_a_number
     _require_memory(int(kept + BLOCK_BYTES), edges.num_atoms, potential.dtype)
-    made = BlockedTensorNet(network) if type(network) is TensorNet else BlockedTensorNet2(network)
     return potential.with_network(made)
+
+
+def in_blocks(network: nn.Module) -> nn.Module | None:
+    """The same network in blocks, sharing its weights; None for networks of other classes, and for one in blocks."""
+    if type(network) is TensorNet:
+        return BlockedTensorNet(network)
+    if type(network) is QET and type(network.tensornet) is TensorNet:
+        return network.with_tensornet(BlockedTensorNet(network.tensornet))
+    return BlockedTensorNet2(network) if type(network) is TensorNet2 else None
 
 
 def _require_memory(estimate: int, num_atoms: int, dtype: torch.dtype) -> None:
@@ -101,7 +112,7 @@ class BlockedTensorNet(nn.Module):
         return plan.run(lambda block, x: network.features(x), (x,), extent=self._extent(len(network.layers)))
 
     def _extent(self, layers: int) -> Extent:
-        """Which atoms are evaluated after so many layers, and which of these depend on the first atoms."""
+        """Which atoms are evaluated after a number of layers, and which of these depend on the first atoms."""
         if not self.within:
             return ALL
         return Extent(self.within[2 * len(self.network.layers) + 1 - layers], self.within[layers + 1])
@@ -109,13 +120,13 @@ class BlockedTensorNet(nn.Module):
     def _receiving(self, layer: Interaction, plan: Plan, charge: Tensor) -> Callable[..., Tensor]:
         """The new tensors of a block from X and Y of its atoms, Y of the sources if it is gathered, and the vectors."""
         at_zero = radial_of(self.network, charge.new_zeros(1))
-        alone = to_components(layer.filter(*at_zero)).detach() * self.network.config.self_message
+        alone = layer.filter(*at_zero).detach() * self.network.config.self_message
 
         def work(block: Block, x: Tensor, y: Tensor, *of_edges: Tensor) -> Tensor:
             (*gathered, vectors), target = of_edges, plan.target(block)
             filters = layer.filter(*radial_of(self.network, torch.linalg.vector_norm(vectors, dim=-1)))
-            m = (alone * y).index_add(0, target, to_components(filters) * (gathered[0] if gathered else y[target]))
-            return layer.receive(_normalized(x), y, m, charge[block.atoms])
+            m = message(target, filters, alone, y, layer.carried(y, target, gathered[0] if gathered else None))
+            return layer.receive(normalised(x), y, m, charge[block.atoms])
 
         return work
 
@@ -140,7 +151,7 @@ class BlockedTensorNet2(nn.Module):
             charges.append(_equilibrated(plan, equilibrate, x, batch))
 
         def features(block: Block, x: Tensor) -> Tensor:
-            return network.activation(network.readout(network.norm(torch.cat(part_norms(x), dim=-1))))
+            return network.activation(network.readout(network.norm(invariants(x))))
 
         return plan.run(features, (x,)), torch.cat(charges, dim=-1)
 
@@ -155,8 +166,8 @@ class BlockedTensorNet2(nn.Module):
             filters = layer.filter(torch.cat([radial, q.index_select(0, target), q_sent], dim=-1), envelope)
             at_zero, envelope = radial_of(self.network, vectors.new_zeros(1))
             alone = layer.filter(torch.cat([at_zero.expand(len(x), -1), q, q], dim=-1), envelope)
-            m = (to_components(alone) * y).index_add(0, target, to_components(filters) * sent)
-            return layer.receive(_normalized(x), y, m, x.new_zeros(len(x)))
+            m = message(target, filters, alone, y, sent)
+            return layer.receive(normalised(x), y, m, x.new_zeros(len(x)))
 
         return work
 
@@ -172,10 +183,10 @@ def embed(
         own = own * network.config.self_message
 
     def work(block: Block, at_target: Tensor, own: Tensor, at_source: Tensor, vectors: Tensor) -> Tensor:
-        distance, target = torch.linalg.vector_norm(vectors, dim=-1), plan.target(block)
+        (distance, direction), target = geometry(vectors), plan.target(block)
         pair = at_target.index_select(0, target) + at_source
         weights = to_components(embedding.filter(*radial_of(network, distance)) * pair[:, None])
-        messages = weights * from_direction(vectors / distance[:, None])[:, :, None]
+        messages = weights * from_direction(direction)[:, :, None]
         x = messages.new_zeros(len(own), 9, embedding.num_channels).index_add(0, target, messages)
         return embedding.finish(x, own)
 
@@ -189,10 +200,6 @@ def radial_of(network: TensorNet | TensorNet2, distance: Tensor) -> tuple[Tensor
 
 def _sending(layer: Interaction) -> Callable[..., Tensor]:
     return lambda block, x: layer.send(x)[1]
-
-
-def _normalized(x: Tensor) -> Tensor:
-    return x / (squared_norm(x) + 1)[:, None]
 
 
 def _equilibrated(plan: Plan, equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchmdx.evaluation.blocks import bounded
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Lattice
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
@@ -31,7 +32,7 @@ class AtomsTogether(ValueError):
 
     def __str__(self) -> str:
         first, second = self.args
-        return f"atoms must be apart, got atoms {first} and {second} at the same place (within {SAME_PLACE:g} Å)"
+        return f"atoms must not coincide, got atoms {first} and {second} at the same position (within {SAME_PLACE:g} Å)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,8 @@ def differentiate(
     """
     if isinstance(potential, Ensemble):
         options = dict(forces=forces, stress=stress, create_graph=create_graph)
-        return _combined([differentiate(member, batch, edges, **options) for member in potential])
+        results = [differentiate(member, batch, edges, **options) for member in potential]
+        return _combined(results, potential.spread_factors)
     potential = bounded(potential, edges, create_graph=create_graph)
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
@@ -137,11 +139,11 @@ def differentiate(
         if strain is not None:
             vectors = strained(vectors, strain, edges, batch.system_index)
         deformed = positions if strain is None else strained_positions(positions, strain, batch.system_index)
-        rounded, dtype = batch, potential.dtype
+        rounded, dtype, lattice = batch, potential.dtype, Lattice(deformed, strained_cell(batch.cell, strain))
         if vectors.dtype != dtype:
             vectors, deformed = vectors.to(dtype), deformed.to(dtype)
             rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
-        return potential.outputs(rounded, edges, vectors, deformed)
+        return potential.outputs(rounded, edges, vectors, deformed, lattice)
 
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
@@ -186,8 +188,8 @@ def differentiate_energy(
     )
 
 
-def _combined(results: list[Result]) -> Result:
-    """Mean, in the dtypes of the members, and spread of the results of an ensemble's members."""
+def _combined(results: list[Result], factors: tuple[float, float]) -> Result:
+    """Mean, in the dtypes of the members, and spread, times its factor, of the results of an ensemble's members."""
 
     def mean(name: str) -> Tensor | None:
         values = [getattr(result, name) for result in results]
@@ -204,8 +206,8 @@ def _combined(results: list[Result]) -> Result:
         stress=mean("stress"),
         charges=mean("charges"),
         dipoles=mean("dipoles"),
-        energy_spread=spread_of(torch.stack([result.energy.detach() for result in results])),
-        force_spread=spread_of(torch.stack(forces), vectors=True) if forces else None,
+        energy_spread=factors[0] * spread_of(torch.stack([result.energy.detach() for result in results])),
+        force_spread=factors[1] * spread_of(torch.stack(forces), vectors=True) if forces else None,
     )
 
 
@@ -213,6 +215,11 @@ def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) 
     """Positions [N,3] of structures deformed by the symmetric part of strain [S,3,3], as `strained` does vectors."""
     symmetric = (strain + strain.transpose(1, 2)) / 2
     return positions + torch.einsum("ni,nij->nj", positions, symmetric.index_select(0, system_index))
+
+
+def strained_cell(cell: Tensor, strain: Tensor | None) -> Tensor:
+    """Cells [S,3,3] of structures deformed by the symmetric part of strain [S,3,3]; None: as they are."""
+    return cell if strain is None else cell + cell @ ((strain + strain.transpose(1, 2)) / 2).to(cell.dtype)
 
 
 def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:

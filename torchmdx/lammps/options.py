@@ -51,7 +51,7 @@ OPTIONS = (
     Option("-restart2info", "-r2info", "FILE", "prints what a restart file holds, without an input"),
 )
 NAMES = {name: option for option in OPTIONS for name in (option.long, option.short)}
-# Spellings of `torchmdx` beside those of LAMMPS.
+# Spellings of `torchmdx` in addition to those of LAMMPS.
 NAMES |= {"--input": NAMES["-in"], "--var": NAMES["-var"], "--log": NAMES["-log"], "--screen": NAMES["-screen"]}
 WITHOUT_INPUT = {"-restart2data", "-restart2dump", "-restart2info"}
 REFUSED = {

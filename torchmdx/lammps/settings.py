@@ -8,7 +8,8 @@ from typing import Self
 
 import torch
 
-PRECISIONS = ("float32", "float64", "half", "tf32", "bfloat16")
+from torchmdx.checkpoints.prepare import DTYPES
+
 USAGE = "pair_style torchmdx MODEL [precision P] [device D] [charge Q]"
 
 
@@ -31,8 +32,8 @@ class Settings:
         if unknown := set(values) - {"precision", "device", "charge"}:
             raise ValueError(f"{USAGE}: got the option {sorted(unknown)[0]!r}")
         precision = values.get("precision", "float32")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        if precision not in DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
         try:
             charge = float(values.get("charge", "0"))
         except ValueError:

@@ -1,51 +1,101 @@
-"""The cutoff of the Coulomb energy of predicted charges in periodic systems: which it is, and a potential with another.
+"""How a potential treats the Coulomb energy of periodic systems, and the same potential with another treatment.
 
-Beyond the cutoff there is a reaction field. Every door passes its `coulomb_cutoff` to `with_coulomb_cutoff`.
+Every door passes its `coulomb_cutoff` and `coulomb` to `with_coulomb_cutoff`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
+from torchmdx.models.priors.coulomb import MOST_ACCURATE, Coulomb, CoulombConfig
+from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
+
+TREATMENTS = ("ewald", "reaction_field")
+FIELD_CUTOFF = 10.0  # Å, of a reaction field that replaces an Ewald sum
+TIGHTER = 100  # how much more accurate the sums are that others are compared with
 
 
-def with_coulomb_cutoff(potential: Potential | Ensemble, cutoff: float | None) -> Potential | Ensemble:
-    """The same potential, sharing its weights, with another cutoff of its Coulomb energy, Å; None: as it is.
+def with_coulomb_cutoff(
+    potential: Potential | Ensemble, cutoff: float | None, coulomb: str | None = None
+) -> Potential | Ensemble:
+    """The same potential, sharing its weights, with another treatment of its Coulomb energy; both None: as it is.
 
-    The cutoff applies to systems with periodic directions, and to others only if the potential truncates there too.
-    Raises ValueError for a potential without Coulomb energy, and for a cutoff that is not > 0 and finite.
+    coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field" truncates
+    the energy of periodic systems; None: as the potential, and with a cutoff as "reaction_field". cutoff: Å, of the
+    reaction field, which applies to systems that are not periodic only if the potential truncates there too. With an
+    Ewald sum it divides the work and does not change the result.
+    Raises ValueError for a potential without Coulomb energy, an unknown treatment, and a cutoff that is not > 0 and
+    finite.
     """
-    if cutoff is None:
+    if cutoff is None and coulomb is None:
         return potential
+    if coulomb is not None and coulomb not in TREATMENTS:
+        raise ValueError(f"coulomb must be one of {', '.join(TREATMENTS)}, or None, got {coulomb!r}")
     if isinstance(potential, Ensemble):
-        return Ensemble([_changed(member, cutoff) for member in potential], potential.names)
-    return _changed(potential, cutoff)
+        return Ensemble([_changed(member, cutoff, coulomb) for member in potential], potential.names)
+    return _changed(potential, cutoff, coulomb)
 
 
-def with_coulomb_cutoff_of_one(potential: Potential, cutoff: float | None) -> Potential:
+def with_coulomb_cutoff_of_one(potential: Potential, cutoff: float | None, coulomb: str | None = None) -> Potential:
     """As `with_coulomb_cutoff`, of a single potential."""
-    return potential if cutoff is None else _changed(potential, cutoff)
+    changed = with_coulomb_cutoff(potential, cutoff, coulomb)
+    assert isinstance(changed, Potential)
+    return changed
 
 
 def coulomb_cutoff_of(potential: Potential | Ensemble, periodic: bool) -> float | None:
-    """The cutoff of the Coulomb energy, Å, for systems with or without periodic directions; None if there is none."""
-    found = (prior.cutoff(periodic) for member in members_of(potential) for prior in _coulomb_of(member))
-    return max(found, default=0.0) or None
+    """The cutoff beyond which the Coulomb energy is truncated, Å, for systems with or without periodic directions.
+
+    None if nothing is truncated.
+    """
+    priors = (prior for member in members_of(potential) for prior in _coulomb_of(member))
+    return max((prior.cutoff(periodic) for prior in priors if prior.splitting is None), default=0.0) or None
 
 
-def _changed(potential: Potential, cutoff: float) -> Potential:
+def sum_error_of(potential: Potential | Ensemble, periodic: bool) -> float:
+    """The requested error of forces of Ewald sums, relative; 0 where there are none."""
+    priors = (prior for member in members_of(potential) for prior in _coulomb_of(member))
+    errors = (prior.config.accuracy for prior in priors if prior.splitting is not None)
+    return max(errors, default=0.0) if periodic else 0.0
+
+
+def with_tight_sums(potential: Potential) -> Potential:
+    """The same potential with Ewald sums that others can be compared with."""
+
+    def tight(config: CoulombConfig) -> CoulombConfig:
+        return replace(config, accuracy=max(MOST_ACCURATE, config.accuracy / TIGHTER))
+
+    return _with(potential, tight) if sum_error_of(potential, True) else potential
+
+
+def _changed(potential: Potential, cutoff: float | None, coulomb: str | None) -> Potential:
     if not _coulomb_of(potential):
+        given = f"{cutoff} Å" if coulomb is None else repr(coulomb)
+        name = "coulomb_cutoff" if coulomb is None else "coulomb"
         raise ValueError(
-            f"coulomb_cutoff needs a potential with a Coulomb energy, got {cutoff} Å for {potential.card.title}, which "
-            "has none"
+            f"{name} needs a potential with a Coulomb energy, got {given} for {potential.card.title}, which has none"
         )
-    configs = [
-        replace(config, cutoff=cutoff) if isinstance(config, CoulombConfig) else config
-        for config in potential.prior_configs
-    ]
+    if coulomb == "ewald":
+        length = EWALD_CUTOFF if cutoff is None else cutoff
+        return _with(potential, lambda config: _summed(config, length))
+    return _with(potential, lambda config: _truncated(config, cutoff))
+
+
+def _summed(config: CoulombConfig, cutoff: float) -> CoulombConfig:
+    longest = config.damping if config.switch is None else config.switch[1]
+    return replace(config, periodic="ewald", cut_in_vacuum=False, cutoff=max(cutoff, float(longest)))
+
+
+def _truncated(config: CoulombConfig, cutoff: float | None) -> CoulombConfig:
+    own = FIELD_CUTOFF if config.sums_lattice else config.cutoff
+    return replace(config, periodic="reaction_field", cutoff=own if cutoff is None else cutoff)
+
+
+def _with(potential: Potential, change: Callable[[CoulombConfig], CoulombConfig]) -> Potential:
+    configs = [change(config) if isinstance(config, CoulombConfig) else config for config in potential.prior_configs]
     changed = potential.with_priors(configs)
     changed.card = potential.card
     return changed

@@ -46,9 +46,7 @@ class TensorEmbedding(nn.Module):
     def forward(self, edges: Edges, weights: Tensor, direction: Tensor, atomic_numbers: Tensor) -> Tensor:
         """Tensors X [N,9,C] from filters [E+1,3,C], whose last row is at distance 0, and unit vectors [E,3]."""
         at_target, at_source = self.pair_shares(atomic_numbers)
-        pair = at_target.index_select(0, edges.target) + at_source.index_select(0, edges.source)
-        messages = to_components(weights[:-1] * pair[:, None]) * from_direction(direction)[:, :, None]
-        x = messages.new_zeros(atomic_numbers.shape[0], 9, self.num_channels).index_add(0, edges.target, messages)
+        x = embedded(edges, weights[:-1], direction, at_target, at_source)
         return self.finish(x, weights[-1, 0] * (at_target + at_source))
 
     def pair_shares(self, atomic_numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,3 +60,16 @@ class TensorEmbedding(nn.Module):
         x = torch.cat([x[:, :1] + own[:, None], x[:, 1:]], dim=1)
         gate = self.gate(self.norm(squared_norm(x))).unflatten(-1, (3, self.num_channels))
         return self.mix(x) * to_components(gate)
+
+
+def geometry(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances [E] and unit vectors [E,3] of edge vectors [E,3]."""
+    distance = torch.linalg.vector_norm(vectors, dim=-1)
+    return distance, vectors / distance[:, None]
+
+
+def embedded(edges: Edges, weights: Tensor, direction: Tensor, at_target: Tensor, at_source: Tensor) -> Tensor:
+    """Σ_j f(r_ij) Z_ij (1 + [d_ij]× + (d_ij d_ijᵀ - 1/3)) [N,9,C] from f [E,3,C], d [E,3] and the terms of Z [N,C]."""
+    pair = at_target.index_select(0, edges.target) + at_source.index_select(0, edges.source)
+    messages = to_components(weights * pair[:, None]) * from_direction(direction)[:, :, None]
+    return messages.new_zeros(len(at_target), 9, at_target.shape[1]).index_add(0, edges.target, messages)

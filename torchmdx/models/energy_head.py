@@ -35,18 +35,22 @@ class ScalarHead(nn.Module):
 class GatedHead(nn.Module):
     """Features [N,C] -> outputs [N]: layers(x) · sigmoid(gates(x)), two networks like that of `ScalarHead`.
 
-    Hidden layers have C channels.
+    Hidden layers have C channels. num_inputs: of features, if not C: the first hidden layer has as many channels.
     """
 
-    def __init__(self, num_channels: int, activation: str, num_more_layers: int = 0) -> None:
+    def __init__(
+        self, num_channels: int, activation: str, num_more_layers: int = 0, num_inputs: int | None = None
+    ) -> None:
         super().__init__()
-        networks = [
+        first = num_channels if num_inputs is None else num_inputs
+        self.layers, self.gates = (
             nn.Sequential(
-                *_hidden_layers(num_channels, num_channels, activation, 1 + num_more_layers), nn.Linear(num_channels, 1)
+                *_hidden_layers(first, first, activation, 1),
+                *_hidden_layers(first, num_channels, activation, num_more_layers),
+                nn.Linear(num_channels if num_more_layers else first, 1),
             )
             for _ in range(2)
-        ]
-        self.layers, self.gates = networks
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         return (self.layers(features) * torch.sigmoid(self.gates(features))).squeeze(-1)

@@ -5,12 +5,14 @@
             σ(F_i) = sqrt( Σ_m |F_mi - F̄_i|² / (k - 1) )       of an atom, eV/Å
 
 These are sample standard deviations: their squares are unbiased estimates of the variance over all potentials that
-the same training could produce. Mean forces are the derivative of the mean energy.
+the same training could produce. Mean forces are the derivative of the mean energy. A calibrated ensemble multiplies its
+spreads by factors, with which they are as large as the errors on labelled frames.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -21,23 +23,34 @@ from torchmdx.models.potential import Potential
 from torchmdx.structures.system import Batch
 
 FEWEST = 2
+UNCALIBRATED = (1.0, 1.0)
 
 
 class Ensemble(nn.Module):
     """Potentials with the same cutoff and elements. Accepted wherever a potential is; results are means and spreads.
 
     names: names of the members in messages; None: "member 0" and so on. Members may differ in architecture.
+    spread_factors: of the spreads of energies and of forces, by which they are as large as the errors on labelled
+    frames; all spreads are multiplied by them.
     Raises ValueError for fewer than two members, and, naming two members and their values, for different cutoffs,
     elements, dtypes or devices.
     """
 
-    def __init__(self, potentials: Sequence[Potential], names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        potentials: Sequence[Potential],
+        names: Sequence[str] | None = None,
+        spread_factors: tuple[float, float] = UNCALIBRATED,
+    ) -> None:
         super().__init__()
         for potential in potentials:
             if not isinstance(potential, Potential):
                 raise TypeError(f"an ensemble is made of Potentials, got a {type(potential).__name__}")
         if len(potentials) < FEWEST:
             raise ValueError(f"an ensemble needs at least {FEWEST} potentials, got {len(potentials)}")
+        if len(spread_factors) != 2 or not all(math.isfinite(one) and one > 0 for one in spread_factors):
+            raise ValueError(f"spread_factors must be two finite numbers > 0, got {spread_factors}")
+        self.spread_factors = (float(spread_factors[0]), float(spread_factors[1]))
         self.names = tuple(names) if names is not None else tuple(f"member {k}" for k in range(len(potentials)))
         require_alike(potentials, self.names)
         _require_one("dtype", "", lambda potential: potential.dtype, potentials, self.names)

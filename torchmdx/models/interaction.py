@@ -53,19 +53,41 @@ class Interaction(nn.Module):
     def forward(self, x: Tensor, edges: Edges, weights: Tensor, charge: Tensor) -> Tensor:
         """New tensors [N,9,C] from X [N,9,C], filters [E+1,3,C], whose last row is at distance 0, and charge [N]."""
         x, y = self.send(x)
-        weights = to_components(weights)
-        messages = weights[:-1] * y.index_select(0, edges.source if self.gathers else edges.target)
-        m = (weights[-1] * y).index_add(0, edges.target, messages)
+        at_source = y.index_select(0, edges.source) if self.gathers else None
+        m = message(edges.target, weights[:-1], weights[-1:], y, self.carried(y, edges.target, at_source))
         return self.receive(x, y, m, charge)
 
     def send(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """X̂ and Y [N,9,C], the normalized tensors and those that are sent to neighbours."""
-        x = x / (squared_norm(x) + 1)[:, None]
+        x = normalised(x)
         return x, self.mix_in(x)
+
+    def carried(self, y: Tensor, target: Tensor, at_source: Tensor | None) -> Tensor:
+        """What messages carry [E,9,C]: Y of the sources of edges, or of their targets where the layer gathers none."""
+        return y.index_select(0, target) if at_source is None else at_source
 
     def receive(self, x: Tensor, y: Tensor, m: Tensor, charge: Tensor) -> Tensor:
         """The new X from X̂, Y and the sum of messages M, all [N,9,C], and the charge q [N]."""
         factor = (1 + 0.1 * charge)[:, None, None]
-        p = factor * symmetric_product(y, m) if self.reflections else 2 * product(y, m)
-        d = self.mix_out(p / (squared_norm(p) + 1)[:, None])
-        return x + d + factor * product(d, d)
+        d = self.mix_out(normalised(message_product(y, m, factor, reflections=self.reflections)))
+        return updated(x, d, factor)
+
+
+def message(target: Tensor, weights: Tensor, own: Tensor, y: Tensor, carried: Tensor) -> Tensor:
+    """M_i = Σ_j f(r_ij) carried_ij + f(0) Y_i [N,9,C], from f [E,3,C], f(0) [N or 1,3,C], Y and carried [E,9,C]."""
+    return (to_components(own) * y).index_add(0, target, to_components(weights) * carried)
+
+
+def normalised(x: Tensor) -> Tensor:
+    """X / (|X|² + 1), x [N,9,C]."""
+    return x / (squared_norm(x) + 1)[:, None]
+
+
+def message_product(y: Tensor, m: Tensor, factor: Tensor, *, reflections: bool) -> Tensor:
+    """P = f (Y M + M Y), or without reflections 2 Y M; y and m [N,9,C], factor f [N,1,1]."""
+    return factor * symmetric_product(y, m) if reflections else 2 * product(y, m)
+
+
+def updated(x: Tensor, d: Tensor, factor: Tensor) -> Tensor:
+    """X + D + f D D; x and d [N,9,C], factor f [N,1,1]."""
+    return x + d + factor * product(d, d)

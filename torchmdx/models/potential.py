@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from torchmdx.models.charge_equilibration import conserved
 from torchmdx.models.model_card import Card
-from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
+from torchmdx.models.priors.base import Geometry, Lattice, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.qet import QETConfig
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
@@ -92,24 +93,35 @@ class Potential(nn.Module):
         return self.shift.device
 
     def forward(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
+        self,
+        batch: Batch,
+        edges: Edges,
+        vectors: Tensor,
+        positions: Tensor | None = None,
+        lattice: Lattice | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(energy [S], energies [N]) in eV, float64, from edge vectors [E,3] Å.
 
-        Gradients flow through `vectors` and `positions` [N,3] Å only. positions are needed by priors over all pairs of
-        systems without periodic directions; ValueError if they are missing then. energies sum to energy within a
-        system: the shift is divided equally among its atoms.
+        Gradients flow through `vectors`, `positions` [N,3] Å and `lattice` only. positions are needed by priors over
+        all pairs of systems without periodic directions; ValueError if they are missing then. lattice is needed by
+        Ewald sums if forces or stress are wanted; None: positions and cell of the batch. energies sum to energy within
+        a system: the shift is divided equally among its atoms.
         """
-        energy, energies, _ = self.outputs(batch, edges, vectors, positions)
+        energy, energies, _ = self.outputs(batch, edges, vectors, positions, lattice)
         return energy, energies
 
     def outputs(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None = None
+        self,
+        batch: Batch,
+        edges: Edges,
+        vectors: Tensor,
+        positions: Tensor | None = None,
+        lattice: Lattice | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
         features, channels = self.features(batch, edges, vectors)
         energies = self.assemble(
-            self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels)
+            self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels, lattice)
         )
         energy = energies.new_zeros(batch.num_systems).index_add(0, batch.system_index, energies)
         return energy, energies, None if channels is None else self.atomic_charges(channels, batch)
@@ -130,7 +142,7 @@ class Potential(nn.Module):
         """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""
         if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
             edges, vectors = _within(self.config.cutoff, edges, vectors)
-        if isinstance(self.config, (TensorNet2Config, WrappedConfig)):
+        if isinstance(self.config, (TensorNet2Config, QETConfig, WrappedConfig)):
             return self.network(edges, vectors, batch)
         charge = batch.charge.index_select(0, batch.system_index)
         return self.network(edges, vectors, batch.atomic_numbers, charge), None
@@ -143,7 +155,13 @@ class Potential(nn.Module):
         return energies
 
     def _geometry(
-        self, batch: Batch, edges: Edges, vectors: Tensor, positions: Tensor | None, channels: Tensor | None
+        self,
+        batch: Batch,
+        edges: Edges,
+        vectors: Tensor,
+        positions: Tensor | None,
+        channels: Tensor | None,
+        lattice: Lattice | None,
     ) -> Geometry:
         """The input of the priors. Raises ValueError if one of them needs positions and there are none."""
         if positions is None:
@@ -153,7 +171,8 @@ class Potential(nn.Module):
                         f"the prior {prior.config.name} sums over all pairs of atoms and needs positions, got None"
                     )
             positions = batch.positions
-        return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels)
+        lattice = lattice or Lattice(positions, batch.cell)
+        return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels, lattice)
 
     def atomic_charges(self, channels: Tensor, batch: Batch) -> Tensor:
         """Charges [N] from all channels, which sum to the charge of their system, also for a model with slack.
@@ -169,7 +188,7 @@ class Potential(nn.Module):
         for prior in self._priors():
             if isinstance(prior, Coulomb) and prior.config.charges == "predicted":
                 return prior.atomic_charges(channels)
-        count = cast(TensorNet2Config, self.config).num_charges
+        count = self.config.num_charges if isinstance(self.config, TensorNet2Config) else 1
         return channels[:, -count:].mean(-1)
 
     def _priors(self) -> list[Prior]:
@@ -203,6 +222,14 @@ class Potential(nn.Module):
         other._modules = {**self._modules, "priors": made.train(self.training)}
         return other
 
+    def with_kept_lists(self) -> Potential:
+        """The same potential, sharing its weights, with priors of its own that keep their lists, for one engine."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "priors": copy.deepcopy(self.priors)}
+        for prior in other._priors():
+            prior.keep_lists()
+        return other
+
     def require_elements(self, atomic_numbers: Tensor) -> None:
         """Raises ValueError for elements that are not on the card, if it lists the elements of the training data.
 
@@ -233,11 +260,11 @@ class Potential(nn.Module):
         self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False, *, region: bool = False
     ) -> list[str]:
         """As `Card.doubts`, and those of the priors. region: a molecule that is part of a larger, periodic system."""
-        return self.card.doubts(atomic_numbers, charge, periodic and not region) + self.prior_doubts(periodic)
+        return self.card.doubts(atomic_numbers, charge, periodic and not region) + self.prior_doubts(periodic, charge)
 
-    def prior_doubts(self, periodic: bool) -> list[str]:
+    def prior_doubts(self, periodic: bool, charge: float = 0.0) -> list[str]:
         """What the priors say about systems with or without periodic directions, as `Prior.doubts`."""
-        return [doubt for prior in self._priors() for doubt in prior.doubts(self.card.title, periodic)]
+        return [doubt for prior in self._priors() for doubt in prior.doubts(self.card.title, periodic, charge)]
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
         """Copies tensors by name and adopts their dtype. Raises ValueError, naming `origin`, if they do not fit."""

@@ -14,6 +14,7 @@ from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.models.priors.d2 import D2, D2Config
 from torchmdx.models.priors.d3 import D3, D3Config
 from torchmdx.models.priors.zbl import ZBL, ZBLConfig
+from torchmdx.models.qet import QET, QETConfig, make_qet_head
 from torchmdx.models.tensornet import TensorNet, TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 from torchmdx.models.wrapped import Energies, WrappedConfig, new_module
@@ -63,6 +64,7 @@ def _coulomb(config: CoulombConfig, model: ModelConfig) -> Coulomb:
 BUILT_IN = {
     "tensornet": Model(TensorNetConfig, TensorNet, default_head),
     "tensornet2": Model(TensorNet2Config, TensorNet2, default_head),
+    "qet": Model(QETConfig, QET, make_qet_head),
 }
 MODELS: dict[str, Model] = {**BUILT_IN, "wrapped": Model(WrappedConfig, new_module, lambda config: Energies())}
 BUILT_IN_PRIORS = {

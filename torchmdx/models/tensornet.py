@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.embedding import TensorEmbedding
+from torchmdx.models.embedding import TensorEmbedding, geometry
 from torchmdx.models.energy_head import HEADS
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.radial import RADIAL_BASES
-from torchmdx.models.tensors import part_norms
+from torchmdx.models.tensors import invariants
 from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import LAST_ELEMENT
 
@@ -77,7 +77,7 @@ class TensorNetConfig:
     @property
     def num_hops(self) -> int:
         """How many steps from neighbour to neighbour lead to the atoms that the energy of an atom depends on."""
-        return 1 + self.num_layers if self.messages == "source" else 1
+        return 1 if self.messages == "target" else 1 + self.num_layers
 
 
 class TensorNet(nn.Module):
@@ -116,8 +116,7 @@ class TensorNet(nn.Module):
 
     def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
         """Features [N,C] from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system."""
-        distance = torch.linalg.vector_norm(vectors, dim=-1)
-        direction = vectors / distance[:, None]
+        distance, direction = geometry(vectors)
         # The filters of an atom's message to itself, at distance 0, are the last row.
         first, *others = self.filters(torch.cat([distance, distance.new_zeros(1)]))
         if not self.config.self_message:
@@ -131,6 +130,5 @@ class TensorNet(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """Features [N,C] from the tensors [N,9,C] of the last layer."""
-        invariants = torch.cat(part_norms(x), dim=-1)
-        features = self.readout(self.norm(invariants))
+        features = self.readout(self.norm(invariants(x)))
         return self.activation(features) if self.config.readout_activation else features

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.charge_equilibration import ChargeEquilibration
 from torchmdx.models.cutoff import cosine_cutoff
-from torchmdx.models.embedding import TensorEmbedding
-from torchmdx.models.interaction import Interaction
+from torchmdx.models.embedding import TensorEmbedding, geometry
+from torchmdx.models.interaction import Interaction, message
 from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensornet import TensorNetConfig
-from torchmdx.models.tensors import part_norms, to_components
+from torchmdx.models.tensors import invariants
 from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch
 
@@ -74,8 +74,7 @@ class TensorNet2(nn.Module):
 
     def forward(self, edges: Edges, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Features [N,C], and charges [N,(L+1)K] of embedding and layers, from edge vectors [E,3] Å."""
-        distance = torch.linalg.vector_norm(vectors, dim=-1)
-        direction = vectors / distance[:, None]
+        distance, direction = geometry(vectors)
         # The last row is at distance 0, for an atom's message to itself.
         distance = torch.cat([distance, distance.new_zeros(1)])
         radial, envelope = self.basis(distance), cosine_cutoff(distance, float(self.config.cutoff))[:, None]
@@ -85,8 +84,7 @@ class TensorNet2(nn.Module):
         for layer, equilibrate in zip(self.layers, others, strict=True):
             x = self.interact(cast(Interaction, layer), x, charges[-1], edges, radial, envelope)
             charges.append(equilibrate(x, batch))
-        invariants = torch.cat(part_norms(x), dim=-1)
-        return self.activation(self.readout(self.norm(invariants))), torch.cat(charges, dim=-1)
+        return self.activation(self.readout(self.norm(invariants(x)))), torch.cat(charges, dim=-1)
 
     def interact(
         self, layer: Interaction, x: Tensor, charges: Tensor, edges: Edges, radial: Tensor, envelope: Tensor
@@ -97,6 +95,5 @@ class TensorNet2(nn.Module):
         at_zero = radial[-1:].expand(len(x), -1)
         own = layer.filter(torch.cat([at_zero, charges, charges], dim=-1), envelope[-1:])
         x, y = layer.send(x)
-        messages = to_components(weights) * y.index_select(0, edges.source)
-        m = (to_components(own) * y).index_add(0, edges.target, messages)
+        m = message(edges.target, weights, own, y, y.index_select(0, edges.source))
         return layer.receive(x, y, m, charges.new_zeros(len(x)))

@@ -46,6 +46,11 @@ def squared_norm(x: Tensor) -> Tensor:
     return scalar + vector + symmetric
 
 
+def invariants(x: Tensor) -> Tensor:
+    """Squared Frobenius norms of the three parts of x [N,9,C], one after the other, [N,3C]."""
+    return torch.cat(part_norms(x), dim=-1)
+
+
 def to_matrix(x: Tensor) -> Tensor:
     """Components [N,9,C] to matrices [N,3,3,C]."""
     s, ax, ay, az, qxx, qxy, qxz, qyy, qyz = x.unbind(1)

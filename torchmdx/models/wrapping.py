@@ -35,7 +35,7 @@ def wrap(
 ) -> Potential:
     """A potential that evaluates a trained module of your own, for everything that takes potentials.
 
-    module: its forward asks by name for what it needs: `vectors`, `edge_index`, `positions`, `shifts`,
+    module: the parameters of its forward name what it needs: `vectors`, `edge_index`, `positions`, `shifts`,
         `atomic_numbers`, `system_index`, `num_systems`, `charge` (torchmdx.models.wrapped.ARGUMENTS says what each is).
         It returns energies, or energies and charges [N] if `charges`. TorchScript modules are accepted.
     cutoff: Å; pairs that are farther apart must contribute nothing.

@@ -41,8 +41,10 @@ def tiles(counts: list[int], size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Grid:
-    """Bins of a cell list: grids [S,4] int32 (bins along each direction, first bin), scales [S,3] float64 (bins to a
-    cell along a periodic direction, bins to an Å along another), num_bins in all.
+    """Bins of a cell list.
+
+    grids [S,4] int32: bins along each direction, first bin. scales [S,3]: float64, bins to a cell along a periodic
+    direction, bins to an Å along another. num_bins: of all systems.
     """
 
     grids: Tensor

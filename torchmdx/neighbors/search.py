@@ -31,7 +31,7 @@ from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.structures.system import Batch
 
 BACKENDS = ("brute_force", "cell_list", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
-# From so many atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
+# From this number of atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
 CELL_LIST_FROM = 1500
 
 
@@ -112,8 +112,8 @@ class EdgeSearch:
         The next update searches, whatever the skin. False where the search cannot keep its buffers: they are new, as
         after `grow`. Raises ValueError for other numbers, and CapacityError for cells that can't be searched.
 
-        counts: atoms of each system, where the host knows them: then nothing is read from the device, and a bad cell
-        is not refused here but flagged by the next update, as one that is given to `update`.
+        counts: atoms of each system, if the host knows them. Then nothing is read from the device, and an invalid cell
+        is flagged by the next update, as with `update`, instead of being refused here.
         """
         old = self.batch
         if old is None:
@@ -202,7 +202,7 @@ class EdgeSearch:
 
     @property
     def invalid(self) -> Tensor:
-        """Whether an atom of the last search had no usable coordinates, or a cell no volume: [] bool on the device.
+        """Whether an atom of the last search had no usable coordinates, or a cell no volume, [] bool on the device.
 
         Such an atom has no neighbours: NaN, infinite, or more than a million cells away.
         """

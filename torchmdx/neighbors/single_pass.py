@@ -28,7 +28,7 @@ ROW_SCAN_BLOCK = 4096
 MOST_PROGRAMS = 132 * 32
 # Atoms of the largest system, and of all systems, up to which images of atoms are columns.
 FEW_ATOMS, FEW_IN_ALL = 128, 1024
-# Tiles of up to so many systems are kept: a structure in a padded step is two, of a size that recurs.
+# Tiles of up to this number of systems are kept: a structure in a padded step is two, of a size that recurs.
 MOST_KEPT = 2
 # Edges that a program of `write_edges` writes at a time, its warps, and programs that write padding.
 SLOTS, WRITE_WARPS, PADDERS = 256, 2, 64
@@ -191,7 +191,7 @@ class OnePassCellList(OnePassSearch):
 
     @staticmethod
     def _words(neighbours: float, columns: int, split: int) -> int:
-        """Words of 32 hits per lane, for a list with room for so many neighbours of an atom.
+        """Words of 32 hits per lane, for a list with room for a number of neighbours of an atom.
 
         The last of the passes along each of nine lines is part-filled. A fourth is added because density varies.
         """

@@ -67,6 +67,7 @@ def add_potential(
     link_atoms: Sequence[LinkAtom] = (),
     surroundings: Surroundings | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
@@ -74,8 +75,7 @@ def add_potential(
     potential: as for `torchmdx.Calculator`; None for the default potential. atoms: the atoms that it acts on, None for
         all: indices, Atoms, Residues, names of residues, or a mask.
     charge: total charge of these atoms, e, or with a unit; "auto": the sum of their MM charges, 0 if there are none.
-    mode, precision, skin: as for CapturedStep. audit_every: evaluations between comparisons with the exact model, 0 for
-        none; an OpenMMException stops the run.
+    mode, precision, skin: as for CapturedStep. audit_every: evaluations between audits, 0: none; a failure raises.
     device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available. devices: several that share the atoms, as
         for `torchmdx.DividedStep`; they need the transport "python".
     transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
@@ -83,23 +83,23 @@ def add_potential(
     scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
     max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; the error ends the step.
     energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference energies.
-    link_atoms, surroundings: as `create_mixed_system` makes them, hydrogens at bonds that `atoms` cut, and the fixed
-        charges of all other particles, which the potential's own charges interact with.
-    coulomb_cutoff: Å, of the Coulomb energy in a periodic box, as for `torchmdx.load`; None: the potential's.
+    link_atoms, surroundings: hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with which
+        the potential's own charges interact, as `create_mixed_system` makes them.
+    coulomb_cutoff, coulomb: treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
 
     Raises ValueError, TypeError, and ImportError for a missing transport. Warns of a force field or the same potential
     for these atoms, and at the first evaluation of `atoms` that see their own images.
     """
     _require_known(transport, force_group)
-    chosen = checked_atoms(system, topology, atoms)
-    is_periodic, missing_box = choose_box(system, topology, periodic)
+    chosen, (is_periodic, missing_box) = checked_atoms(system, topology, atoms), choose_box(system, topology, periodic)
     links, checkpoint = checked_links(link_atoms, chosen, system.getNumParticles()), _checkpoint_of(potential)
     numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
     first, several = chosen_devices(device, devices, mode)
     settings = ForceSettings(
         numbers, chosen, system.getNumParticles(), charge_of(system, chosen, charge), is_periodic, precision, mode,
         str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
-        spread_file and str(spread_file), 0.0, links, surroundings, tuple(several or ()), coulomb_cutoff,
+        spread_file if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
+        coulomb_cutoff, coulomb,
     )  # fmt: skip
     evaluator = _make_evaluator(potential, settings, energy_offset)
     warn_of_overlaps(system, evaluator)
@@ -114,7 +114,7 @@ def _require_known(transport: str, force_group: int) -> None:
 
 
 def _make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
-    prepared = prepare_potential(potential, settings.dtype, settings.device, settings.coulomb_cutoff)
+    prepared = prepare_potential(potential, settings.dtype, settings.device, settings.coulomb_cutoff, settings.coulomb)
     offset = offset_in_ev(energy_offset, prepared, settings.numbers)
     evaluator = ForceEvaluator(replace(settings, energy_offset=offset), prepared)
     if isinstance(potential, (Potential, Ensemble)):

@@ -65,7 +65,7 @@ def _require_derivative(force: openmm.Force, parameter: str) -> None:
         )
     if saved_force(force) is None and not hasattr(force, "addEnergyParameterDerivative"):
         raise ValueError(
-            f"{described(force)} depends on the parameter {parameter!r}, and OpenMM has no derivative of it"
+            f"{described(force)} depends on the parameter {parameter!r}, of which OpenMM provides no derivative"
         )
 
 

@@ -46,7 +46,7 @@ class EmbeddedRegion:
         """Energy (eV) and forces (eV/Å) on the atoms of the region and then on the particles around it.
 
         structure: the region, in float64. around: [M,3] Å. cell: [3,3] Å of the System, None without a box. Without
-        with_forces the forces are zeros. Raises NonFiniteError, and ValueError for atoms at the same place.
+        with_forces the forces are zeros. Raises NonFiniteError, and ValueError for atoms at the same position.
         """
         if not np.isfinite(around).all():
             raise NonFiniteError("positions around an embedded region must be finite, got NaN or infinity")

@@ -35,7 +35,7 @@ def load_system(source: str | Path, *, trusted: bool = False, download: bool = F
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ValueError(f"a System must be XML of OpenMM's XmlSerializer, got text that is none: {error}") from None
+        raise ValueError(f"a System must be XML of OpenMM's XmlSerializer, got invalid XML: {error}") from None
     if root.tag != "System":
         raise ValueError(f"a System must be XML of OpenMM's XmlSerializer, got a {root.tag}")
     kinds = {element.get("type", "") for element in _forces(root)}

@@ -72,11 +72,11 @@ def create_mixed_system(
     spread_file: str | Path | None = None,
     energy_offset: float | unit.Quantity | str = 0.0,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
     name: str = "torchmdx",
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
 
-    docs/openmm.md lists what is kept, replaced and refused.
     atoms, potential, charge: the region; transport and all that follow are options of `add_potential`.
     interpolate: name of a new global parameter λ, 1 by default. The energy is 1 - λ times that of `system` plus λ times
         that of the mixed system; Contexts change it with setParameter.
@@ -88,20 +88,19 @@ def create_mixed_system(
     embedding: "electrostatic": the charges that the potential predicts interact with the charges outside.
     keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
 
-    Raises ValueError for what that page calls refused, and if λ or a difference needs constraints that were removed.
+    Raises ValueError for what docs/openmm.md calls refused, and if λ or a difference needs constraints that were removed.
     """
     require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
     factor = Factor.of(interpolate, difference_group)
     require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
-    choice = Choice(system, keep, replace)
-    parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
+    parts = _separate(system, topology, atoms, Choice(system, keep, replace), factor, remove_constraints, link_atoms)
     add_potential(
         parts.outside, topology, potential, parts.region, charge=charge_of(system, parts.region, charge),
         transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
         force_group=force_group, periodic=periodic, scale_parameter=interpolate or scale_parameter,
         max_force_spread=max_force_spread, spread_file=spread_file, energy_offset=energy_offset,
-        coulomb_cutoff=coulomb_cutoff, name=name, link_atoms=parts.links,
+        coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, name=name, link_atoms=parts.links,
         surroundings=take_charges(parts.outside, parts.region) if embedding == "electrostatic" else None,
     )  # fmt: skip
     return parts.outside if difference_group is None else _whole_with_difference(system, parts, difference_group)

@@ -77,7 +77,7 @@ def partners_of(bonds: Iterable[Pair]) -> Partners:
 
 
 def are_near(pair: Iterable[int], partners: Partners, most: int = 3) -> bool:
-    """Whether at most so many bonds connect two atoms."""
+    """Whether at most this number of bonds connects two atoms."""
     first, second = pair
     reached = {first}
     for _ in range(most):

@@ -33,6 +33,7 @@ class MixedRegion:
     energy_offset: float | unit.Quantity | str = 0.0
     link_atoms: LinkRequest = False
     coulomb_cutoff: float | None = None
+    coulomb: str | None = None
     name: str = "torchmdx"
 
 
@@ -69,7 +70,7 @@ def create_mixed_regions(
             energy_offset=region.energy_offset, link_atoms=region.link_atoms, name=region.name,
             remove_constraints=remove_constraints, keep=keep, replace=replace, transport=transport, mode=mode,
             precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
-            periodic=periodic, coulomb_cutoff=region.coulomb_cutoff,
+            periodic=periodic, coulomb_cutoff=region.coulomb_cutoff, coulomb=region.coulomb,
         )  # fmt: skip
     return mixed
 

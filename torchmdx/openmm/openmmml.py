@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
 OPTIONS = (
     "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
-    "spread_file", "energy_offset", "coulomb_cutoff", "name",
+    "spread_file", "energy_offset", "coulomb_cutoff", "coulomb", "name",
 )  # fmt: skip
 _PRECISIONS = {"single": "float32", "double": "float64"}  # names that other potentials of openmm-ml use
 
@@ -31,10 +31,11 @@ class PotentialFactory(MLPotentialImplFactory):
     """Creates the potential from the arguments of `MLPotential`."""
 
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
-        """modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or
-        an ensemble's file or folder.
+        """What openmm-ml adds to a System.
 
-        None is the default potential. Raises FileNotFoundError for a missing file or an unknown name.
+        modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or an
+        ensemble's file or folder; None: the default potential. Raises FileNotFoundError for a missing file or an
+        unknown name.
         """
         if args:
             raise ValueError(

@@ -39,12 +39,12 @@ class PotentialForce:
 
     @property
     def link_atoms(self) -> tuple[LinkAtom, ...]:
-        """Hydrogens at bonds that the region cuts: (inner particle, outer particle, distance in nm)."""
+        """(inner particle, outer particle, distance in nm) of hydrogens at bonds that the region cuts."""
         return self.evaluator.settings.link_atoms
 
     @property
     def embedding(self) -> str:
-        """How the region interacts with the rest: "mechanical", or "electrostatic", by its predicted charges."""
+        """The embedding of the region, "mechanical", or "electrostatic" by its predicted charges."""
         return "mechanical" if self.evaluator.settings.surroundings is None else "electrostatic"
 
     @property

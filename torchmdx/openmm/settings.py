@@ -30,8 +30,8 @@ class ForceSettings:
     ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
     `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy. link_atoms: hydrogens on bonds that `atoms`
     cut, the last atoms of the potential. surroundings: of an electrostatically embedded region, all other particles.
-    devices: that share the atoms, as of `DividedStep`; `device` is then the first. coulomb_cutoff: Å, None: that of the
-    potential.
+    devices: that share the atoms, as of `DividedStep`; `device` is then the first. coulomb_cutoff, coulomb: as for
+    `torchmdx.load`.
     """
 
     numbers: tuple[int, ...]
@@ -54,6 +54,7 @@ class ForceSettings:
     surroundings: Surroundings | None = None
     devices: tuple[str, ...] = ()
     coulomb_cutoff: float | None = None
+    coulomb: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -124,7 +125,8 @@ class ForceSettings:
         """Loads the potential from the files in the settings. Raises as `require_unchanged`."""
         files = self.require_unchanged()
         source = files if isinstance(self.checkpoint, tuple) else files[0]
-        return load(source, dtype=self.dtype, device=self.device, coulomb_cutoff=self.coulomb_cutoff)
+        treatment = dict(coulomb_cutoff=self.coulomb_cutoff, coulomb=self.coulomb)
+        return load(source, dtype=self.dtype, device=self.device, **treatment)
 
     def require_unchanged(self) -> list[Source]:
         """The files of the potential, which are on this machine: nothing is downloaded.

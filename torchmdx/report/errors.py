@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.report.composition import compositions, formula, symbol
+from torchmdx.report.energy_labels import EnergyLabels
 from torchmdx.report.kept_frames import KeptFrames
 from torchmdx.report.moments import Floats, Groups, Moments, Sample
 from torchmdx.report.scales import MILLI_EV, Scale, Scales
@@ -50,7 +51,8 @@ class Errors:
     forces_by_element by atomic number; energy_by_size (eV/atom) and forces_by_size by the number of atoms.
     energy_by_formula (eV/atom) and forces_by_formula: None once there are more than MOST_FORMULAS.
     energy_pairs: a sample of energies per atom, less the reference energies; forces_pairs, stress_pairs: of components.
-    labels: Moments of the labels themselves, "energy" (as in energy_pairs), "forces" and "stress".
+    labels: Moments of the labels themselves, "forces" and "stress". energy_labels: those of energies, and how they
+    correlate with predictions.
     energy_spread, forces_spread: spreads of an ensemble and errors.
     worst_energy, worst_forces: the frames with the largest errors, the worst first.
     kept: some frames with their structures, for the interactive page.
@@ -67,7 +69,8 @@ class Errors:
         self.energy_by_formula: dict[str, Moments] | None = {}
         self.forces_by_formula: dict[str, Moments] | None = {}
         self.energy_pairs, self.forces_pairs, self.stress_pairs = Sample(sample), Sample(sample), Sample(sample)
-        self.labels = {kind: Moments() for kind in ("energy", "forces", "stress")}
+        self.labels = {kind: Moments() for kind in ("forces", "stress")}
+        self.energy_labels = EnergyLabels()
         self.energy_spread, self.forces_spread = SpreadAndError(sample), SpreadAndError(sample)
         self.worst_energy: list[Worst] = []
         self.worst_forces: list[Worst] = []
@@ -116,7 +119,7 @@ class Errors:
         references[:both] = self._references[:both]
         base = composition @ references
         self.energy_pairs.add((label - base) / counts, (predicted - base) / counts)
-        self.labels["energy"].add((label - base) / counts)
+        self.energy_labels.add(composition, label / counts, predicted / counts)
         for place in _largest(np.abs(errors) / counts, self._num_worst):
             index, name = int(part.indices[known][place]), formula(composition[place])
             found = Worst(index, name, int(counts[place]), float(label[place]), float(predicted[place]))
@@ -187,12 +190,19 @@ class Errors:
         errors = self.energy_errors if kind == "energy" else getattr(self, f"{kind}_pairs").pairs @ [-1.0, 1.0]
         return float(np.median(np.abs(errors))) if len(errors) else math.nan
 
+    def deviation(self, kind: str) -> float:
+        """Standard deviation of the labels; of energies per atom, without what composition explains, and outliers."""
+        return self.energy_labels.deviation if kind == "energy" else self.labels[kind].std
+
     def relative(self, kind: str) -> float:
         """RMSE over the standard deviation of the labels; NaN for fewer than FEWEST labels or equal ones."""
-        labels, errors = self.labels[kind], getattr(self, kind)
+        rmse: float = getattr(self, kind).rmse
+        if kind == "energy":
+            return rmse / self.deviation(kind)
+        labels = self.labels[kind]
         # The labels' own rounding leaves a deviation of equal ones.
         varied = labels.count >= FEWEST and labels.std > 1e-6 * max(labels.max, 1e-3)
-        return errors.rmse / labels.std if varied else math.nan
+        return rmse / labels.std if varied else math.nan
 
     def shifted(self, *, total: bool = False) -> Moments:
         """Moments of energy errors less their mean: eV/atom, or eV a structure."""
@@ -244,7 +254,7 @@ class Errors:
     def _summary(self, kind: str, scale: Scale) -> dict[str, Any]:
         more = {
             "median": self.median(kind) * scale.factor,
-            "label_std": self.labels[kind].std * scale.factor,
+            "label_std": self.deviation(kind) * scale.factor,
             "rmse_over_label_std": self.relative(kind),
         }
         known = {name: value if math.isfinite(value) else None for name, value in more.items()}

@@ -10,6 +10,8 @@ from torchmdx.report.errors import Errors
 from torchmdx.runtime.wording import number
 
 ALIKE = 0.8  # correlation above which forces are the same quantity
+# Correlations of forces and of energies, without what composition explains, that contradict each other.
+RIGHT, WRONG = 0.5, -0.3
 OFFSET_FROM = 5e-3  # eV/atom
 
 
@@ -18,14 +20,33 @@ def hints(errors: Errors, references: Sequence[float], trained: Sequence[int] | 
 
     references: [max_z+1] eV, of the potential. trained: elements that it was trained on, None if unknown.
     """
-    return [*_forces(errors), *_energies(errors), *_elements(errors, references, trained)]
+    return [*_forces(errors), *_agreement(errors), *_energies(errors), *_elements(errors, references, trained)]
+
+
+def disagreement(forces: float, energies: float) -> str | None:
+    """A sentence if predictions correlate with the labels of forces and energies in opposite ways, else None."""
+    if forces > RIGHT and energies < WRONG:
+        right, wrong = f"forces (correlation {forces:.2f})", f"energies ({energies:.2f})"
+    elif energies > RIGHT and forces < WRONG:
+        right, wrong = f"energies (correlation {energies:.2f})", f"forces ({forces:.2f})"
+    else:
+        return None
+    return (
+        f"Predictions follow the labels of {right} but run against those of {wrong}: energies and forces of the labels "
+        "contradict each other. The labels of forces may be gradients of the energy, which have the opposite sign."
+    )
+
+
+def _agreement(errors: Errors) -> list[str]:
+    found = disagreement(errors.force_ratio[1], errors.energy_labels.correlation)
+    return [] if found is None else [found]
 
 
 def _forces(errors: Errors) -> list[str]:
     if not errors.forces.count:
         return ["There are no labels of forces."]
     ratio, correlation = errors.force_ratio
-    if correlation < -ALIKE:
+    if correlation < -ALIKE and not errors.energy_labels.correlation > RIGHT:
         return [
             f"The labels of the forces have the opposite sign of the predictions (correlation {correlation:.2f}): "
             "they may be gradients of the energy, which have the opposite sign."

@@ -17,8 +17,10 @@ FEWEST = 3  # points of a plot
 
 
 def spread_and_error(path: Path, found: SpreadAndError, unit: Scale, what: str, *, title: str) -> bool:
-    """Errors against spreads on logarithmic axes, coloured by density, with the root mean square error in bins of
-    spread, and the line on which both are equal. False, without a file, for fewer than three pairs above zero.
+    """Errors against spreads on logarithmic axes, coloured by density.
+
+    With the root mean square error in bins of spread, and the line on which both are equal. Returns False, without a
+    file, for fewer than three pairs above zero.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 

@@ -67,7 +67,7 @@ def _cell(errors: Errors, kind: str, moments: Moments, name: str, scale: Scale) 
     if name == "median":
         return number(errors.median(kind) * scale.factor)
     if name == "labels' deviation":
-        return number(errors.labels[kind].std * scale.factor)
+        return number(errors.deviation(kind) * scale.factor)
     if name == "RMSE / labels' deviation":
         return percent(errors.relative(kind))
     return _value(moments, name, scale)

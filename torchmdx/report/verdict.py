@@ -1,4 +1,4 @@
-"""A verdict on the errors of a set in one line: how large they are beside the variation of the labels."""
+"""A verdict on the errors of a set in one line: how large they are compared with the variation of the labels."""
 
 from __future__ import annotations
 

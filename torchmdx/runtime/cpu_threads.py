@@ -19,14 +19,14 @@ FEW_EDGES, FEW_EDGES_EXACT = 2000, 300
 
 
 def num_threads(num_edges: int, *, exact: bool) -> int:
-    """Threads for an evaluation of so many edges on the CPU: one, or as many as torch is set to."""
+    """Threads for an evaluation on the CPU with this number of edges: one, or as many as torch is set to."""
     few = num_edges < (FEW_EDGES_EXACT if exact else FEW_EDGES)
     return 1 if few and _setters() else torch.get_num_threads()
 
 
 @contextlib.contextmanager
 def limited_to(count: int | None) -> Iterator[None]:
-    """Operations of torch in the calling thread use so many threads (None: as before).
+    """Operations of torch in the calling thread use this number of threads (None: unchanged).
 
     Other threads are not affected; `torch.set_num_threads` would also change threads that start meanwhile.
     """

@@ -36,7 +36,7 @@ def nvrtc() -> ctypes.CDLL:
 
 
 def _candidates() -> Iterator[Path]:
-    """Files of NVRTC beside torch, and in the packages that its wheels depend on."""
+    """Files of NVRTC next to torch, and in the packages that its wheels depend on."""
     torch, nvidia = importlib.util.find_spec("torch"), importlib.util.find_spec("nvidia")
     if torch is not None and torch.origin is not None:
         yield from sorted((Path(torch.origin).parent / "lib").glob("libnvrtc-*.so*"))

@@ -42,7 +42,9 @@ class Interrupts:
         self.received = signal.Signals(number)
         if not self._patient:
             self._restore()
-            text = f"\ntorchmdx: {self.received.name} received: keeping what is done; a second signal ends at once\n"
+            text = (
+                f"\ntorchmdx: {self.received.name} received: saving what is done; a second signal stops immediately\n"
+            )
             with contextlib.suppress(OSError):
                 os.write(2, text.encode())  # print must not be called while it runs
 

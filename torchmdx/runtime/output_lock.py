@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 import warnings
 from io import FileIO
 from pathlib import Path
@@ -14,6 +15,8 @@ ENDING = ".lock"
 # What file systems answer that have no locks.
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 MOST_READ = 1000  # bytes of a lock file
+JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # of Slurm, PBS and LSF
+TIME = "%Y-%m-%d %H:%M:%S"
 
 
 class OutputLock:
@@ -22,9 +25,9 @@ class OutputLock:
         with OutputLock("run"):  # the file run.lock, which is removed at the end
             ...
 
-    output: the file, folder or prefix that the files belong to. Raises BlockingIOError, which names process and host,
-    if another one holds it; FileNotFoundError if its folder does not exist. A file that a killed process has left is no
-    obstacle. Warns where the file system has no locks.
+    output: the file, folder or prefix that the files belong to. Raises BlockingIOError, which names process, host, job
+    of a queue system and time, if another one holds it; FileNotFoundError if its folder does not exist. A file that a
+    killed process has left is no obstacle. Warns where the file system has no locks.
     """
 
     def __init__(self, output: str | Path) -> None:
@@ -56,7 +59,7 @@ class OutputLock:
                     file.close()  # its process has ended and removed it since it was opened
                     continue
                 file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                file.write(f"{_holder()}\n".encode())
                 return file
             except BaseException:
                 file.close()
@@ -72,7 +75,8 @@ class OutputLock:
         except BlockingIOError:
             holder = os.pread(descriptor, MOST_READ, 0).decode(errors="replace").strip() or "another process"
             raise BlockingIOError(
-                f"only one run at a time may write an output, and {holder} holds {self._output!r} ({self.path})"
+                f"only one run at a time may write an output, and {holder} holds {self._output!r} ({self.path}); "
+                "start again when that process has ended"
             ) from None
         except OSError as error:
             if error.errno not in WITHOUT_LOCKS:
@@ -82,6 +86,12 @@ class OutputLock:
                 "there at the same time is not detected",
                 stacklevel=4,
             )
+
+
+def _holder() -> str:
+    """This process, as its lock names it: with the time, and the job of a queue system that has started it."""
+    jobs = [f"job {os.environ[name]}" for name in JOBS if name in os.environ]
+    return ", ".join([f"process {os.getpid()} on {socket.gethostname()}", *jobs[:1], f"since {time.strftime(TIME)},"])
 
 
 def _is_there(path: Path, descriptor: int) -> bool:

@@ -14,7 +14,7 @@ def public_names(
     modules: the module below `package` that defines each name; one that ends with the name defines nothing else, and
         is the public name itself. No other module may be called like a name: importing it would replace the name.
 
-    Type checkers cannot follow this, so the same names are imported under TYPE_CHECKING beside it.
+    Type checkers cannot follow this, so the same names are imported under TYPE_CHECKING next to it.
     """
 
     def get(name: str) -> Any:

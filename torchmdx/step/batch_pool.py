@@ -20,8 +20,8 @@ from torchmdx.structures.system import Batch
 
 # Steps that are kept on the CPU, where making another costs little.
 MOST_CPU_STEPS = 4
-# On a GPU a batch also takes a step of up to so many times its atoms and systems, for so many evaluations of its size:
-# a capture takes longer than these lose.
+# On a GPU a batch also takes a step of up to MOST_PADDING times its atoms and systems, for OWN_AFTER evaluations of its
+# size: a capture takes longer than these lose.
 MOST_PADDING, OWN_AFTER = 1.25, 1000
 
 # Atoms and systems with padding, whether periodic, whether partial charges are given.

@@ -70,7 +70,7 @@ class GraphPolicy:
         if self.device.type != "cuda" or self.asked == "eager":
             return None
         try:
-            # Before the capture: eager launches beside a graph would need the same memory a second time.
+            # Before the capture: eager launches in addition to a graph would need the same memory a second time.
             run_compiled(work, self.device)
             self.eager_seconds = seconds_per_run(work, self.device)
             launched = outputs()

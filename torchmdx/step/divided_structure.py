@@ -21,7 +21,7 @@ from torchmdx.step.results import NonFiniteError, StepResult
 from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch
 
-# Up to so many atoms, waking the threads of all cores takes longer than they save.
+# Up to this number of atoms, waking the threads of all cores takes longer than they save.
 ONE_THREAD_UP_TO = 300_000
 
 
@@ -150,5 +150,5 @@ def require_finite_positions(evaluation: int, positions: NDArray[np.float64]) ->
     bad = np.flatnonzero(~np.isfinite(positions).all(1))
     if len(bad):
         raise NonFiniteError(
-            f"evaluation {evaluation}: positions of {len(bad)} atoms are not finite, the first of them atom {bad[0]}"
+            f"evaluation {evaluation}: positions of {len(bad)} atoms are not finite, the first is atom {bad[0]}"
         )

@@ -24,8 +24,10 @@ WORTH_DIVIDING = 0.75
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """The atoms of a domain: atoms [M], owned ones first, then ghosts by hops; the positions of its copies are
-    positions[atoms] + shifts @ cell. shifts [M,3]: whole lattice vectors. hops [M]: as for `DomainStep.assign`.
+    """The atoms of a domain; the positions of its copies are positions[atoms] + shifts @ cell.
+
+    atoms [M]: owned ones first, then ghosts by hops. shifts [M,3]: whole lattice vectors. hops [M]: as for
+    `DomainStep.assign`.
     """
 
     atoms: NDArray[np.int64]

@@ -191,7 +191,7 @@ def why_not(potential: Potential | Ensemble) -> str | None:
     """Why a potential cannot be divided among processes; None if it can."""
     for member in _members(potential):
         if member.predicts_charges:
-            return "TensorNet2 conserves the charges of the whole system in every layer"
+            return f"a {type(member.network).__name__} conserves the charges of the whole system"
         if type(member.network) is not TensorNet:
             return f"its network must be a TensorNet, got a {type(member.network).__name__}"
         for prior in _priors(member):

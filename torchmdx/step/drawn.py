@@ -12,10 +12,10 @@ from torch import Tensor
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
 
-# Systems that are compared as a whole: small ones of so many atoms in all, and one of at most so many.
+# Systems that are compared as a whole: most atoms of small ones in total, and of a single one.
 MOST_ATOMS = 600
 MOST_WHOLE = 3000
-# Of a larger system, at most so many atoms are drawn.
+# Most atoms that are drawn from a larger system.
 MOST_CENTRES = 32
 
 
@@ -28,7 +28,7 @@ class Drawn:
 
 
 def draw(counts: Sequence[int], number: int) -> Drawn:
-    """Chooses among systems of so many atoms, by a number: all of them if they fit, else others for another number."""
+    """Chooses among systems with these numbers of atoms: all if they fit, else those drawn with seed `number`."""
     order = list(range(len(counts)))
     random.Random(number).shuffle(order)
     whole, room = [], MOST_ATOMS

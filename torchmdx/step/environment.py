@@ -13,7 +13,7 @@ from torchmdx.neighbors.explicit import copies, pairs
 from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch
 
-# The drawn atoms: one and the nearest ones around it, at most so many and so far away, Å.
+# The drawn atoms: one and the nearest ones around it; their largest number and distance, Å.
 MOST_DRAWN, DRAWN_WITHIN = 8, 2.5
 # Environments of more atoms are not evaluated.
 MOST_AROUND = 40_000

@@ -9,14 +9,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.blocks import BlockedTensorNet, BlockedTensorNet2
+from torchmdx.evaluation.blocks import BlockedTensorNet, in_blocks
 from torchmdx.evaluation.derivatives import evaluate
+from torchmdx.models.coulomb_cutoff import with_tight_sums
 from torchmdx.models.ensemble import Ensemble, mean_of, members_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.tensornet import TensorNet
-from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.neighbors.explicit import search_explicitly
 from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
@@ -38,7 +38,7 @@ def exact_results(potential: Potential | Ensemble, batch: Batch, *, stress: bool
     """
     exact = exact_copy(potential)
     blocked = [_in_blocks(member) for member in members_of(exact)]
-    whole = Ensemble(blocked, exact.names) if isinstance(exact, Ensemble) else blocked[0]
+    whole = Ensemble(blocked, exact.names, exact.spread_factors) if isinstance(exact, Ensemble) else blocked[0]
     batch = batch.to(dtype=torch.float64)
     edges = search_explicitly(batch, exact.search_cutoff(batch)) if batch.num_atoms > FEW_ATOMS else None
     found = evaluate(whole, batch, edges, stress=stress)
@@ -50,15 +50,16 @@ SPREADS = ("energy_spread", "force_spread")
 
 
 def exact_copy(potential: Potential | Ensemble) -> Potential | Ensemble:
-    """The potential in float64."""
-    return copy.deepcopy(potential).double()
+    """The potential in float64, with tighter sums over lattices."""
+    exact = copy.deepcopy(potential).double()
+    if isinstance(exact, Ensemble):
+        return Ensemble([with_tight_sums(member) for member in exact], exact.names)
+    return with_tight_sums(exact)
 
 
 def _in_blocks(potential: Potential) -> Potential:
-    network = potential.network
-    if type(network) is TensorNet:
-        return potential.with_network(BlockedTensorNet(network))
-    return potential.with_network(BlockedTensorNet2(network)) if type(network) is TensorNet2 else potential
+    made = in_blocks(potential.network)
+    return potential if made is None else potential.with_network(made)
 
 
 def whole_only(potential: Potential | Ensemble, periodic: bool) -> str | None:
@@ -80,7 +81,7 @@ def _priors(potential: Potential) -> list[Prior]:
 
 def _hops(prior: Prior, periodic: bool) -> int | None:
     """How many of its cutoffs away atoms influence the energy of an atom; None: not known."""
-    if isinstance(prior, Coulomb) and (periodic or prior.config.cut_in_vacuum):
+    if isinstance(prior, Coulomb) and prior.splitting is None and (periodic or prior.config.cut_in_vacuum):
         return 1  # of given charges: potentials that predict them are evaluated as a whole
     return prior.reach
 

@@ -23,7 +23,7 @@ log = logging.getLogger("torchmdx.step.captured_step")
 EXACT = "the exact model's"
 OF_ATOMS = ("forces", "force_spread", "energies")
 TITLES = {"energy": "energy", "energies": "energies of atoms", "forces": "forces", "stress": "stress"}
-# Environments are added until they have so many atoms in all.
+# Environments are added until they have this number of atoms in total.
 ENOUGH_AROUND = 3000
 # Systems and atoms that a report names.
 MOST_NAMED = 6
@@ -109,7 +109,7 @@ class Findings:
                 self.compared.append(f"{forces} of {who}, around {_named('atom', done)}")
 
     def skip(self, count: int) -> None:
-        """Notes that so many systems were not drawn."""
+        """Notes the number of systems that were not drawn."""
         if count:
             systems = counted(count, "system")
             self.left_out.append(f"{systems} of {self.structure.num_systems:,}, which this audit did not draw")

@@ -22,7 +22,7 @@ from torchmdx.structures.system import Batch, System
 
 # Steps that are kept on the CPU, where making another costs little.
 MOST_CPU_STEPS = 8
-# Up to so many atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
+# Up to this number of atoms a GPU has a multiprocessor for each, and a step of twice the atoms takes hardly longer.
 SHARED_UP_TO = 128
 # A size that was asked for so often gets a step of its own: its capture then costs less than it saves.
 OWN_AFTER = 4000
@@ -66,9 +66,9 @@ class StepPool:
             result = pool(System.from_ase(atoms))
 
     On a GPU a structure of up to LARGEST_PADDED atoms shares a step, and its graph, with others of about its size. Few
-    atoms, up to SHARED_UP_TO, also use a step of up to twice their size if there is one, until their own size was asked
-    for OWN_AFTER times: a capture takes as long as thousands of evaluations. Padding atoms form a system of their own
-    without neighbours, and change results by rounding at most.
+    atoms, up to SHARED_UP_TO, also use a step of up to twice their size if there is one, until their own size was
+    requested OWN_AFTER times: a capture takes as long as thousands of evaluations. Padding atoms form a system of
+    their own without neighbours, and change results by rounding at most.
 
     Steps are kept while together they take at most `most_memory` bytes of the GPU (None: a quarter of it), and at most
     `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others

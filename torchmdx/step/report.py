@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from torchmdx.engines.choose import planned_and_actual
+from torchmdx.engines.choose import ewald_of, planned_and_actual
 from torchmdx.engines.engine import Engine
 from torchmdx.models.coulomb_cutoff import coulomb_cutoff_of
 from torchmdx.models.ensemble import Ensemble
@@ -25,8 +25,9 @@ class StepReport:
     out and why; None before an audit, and where there is nothing to say. table_error: largest error of a tabulated
     filter or its slope, relative to the largest value; 0 without tables. members: number of members of an ensemble;
     None for a single potential. threads: of an evaluation on the CPU; None on a GPU. plan: which kernels were planned,
-    why, and what runs instead of those that could not be had. coulomb_cutoff: Å, beyond which a reaction field replaces
-    Coulomb interactions; None where nothing is truncated.
+    why, and what runs instead of those that are not available. coulomb_cutoff: Å, beyond which a reaction field
+    replaces Coulomb interactions; None if nothing is truncated. ewald: accuracy, splitting and
+    number of vectors of an Ewald sum; None if there is none.
     """
 
     mode: str
@@ -54,6 +55,7 @@ class StepReport:
     threads: int | None
     plan: str | None = None
     coulomb_cutoff: float | None = None
+    ewald: str | None = None
 
     @classmethod
     def of(
@@ -99,6 +101,7 @@ class StepReport:
             threads=threads,
             plan=planned_and_actual(engine),
             coulomb_cutoff=coulomb_cutoff_of(potential, periodic=bool(batch.pbc.any())),
+            ewald=ewald_of(engine) if bool(batch.pbc.any()) else None,
         )
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ class Replay:
         return min(max(round(self.share * size), 1), size - 1)
 
     def beside(self, others: int) -> int:
-        """Number of these frames beside so many others."""
+        """Number of these frames to add to `others` frames."""
         return max(1, round(others * self.share / (1 - self.share)))
 
     def drawn(self, seed: int, first: int, count: int) -> Indices:

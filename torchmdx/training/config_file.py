@@ -51,6 +51,12 @@ def write_text(config: Config) -> str:
     return "\n".join(_lines(config, "")).rstrip("\n") + "\n"
 
 
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of configurations, by which editors complete and check YAML files."""
+    schema = Config.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "torchmdx train"}
+
+
 def _yaml_module() -> Any:
     try:
         import yaml
@@ -92,6 +98,7 @@ def _loaded(yaml: Any, text: str) -> Any:
         size = _size(node, {})
         if size > MOST_VALUES:
             raise ValueError(f"a configuration must have at most {MOST_VALUES} values, got {size:.3g} with its aliases")
+        _require_once(node, set())
         return loader.construct_document(node)
     except RecursionError:
         raise ValueError("a configuration is nested too deeply") from None
@@ -110,6 +117,22 @@ def _size(node: Any, known: dict[int, int | None]) -> int:
     if size is None:
         raise ValueError("an alias of a configuration must not be inside what it refers to")
     return size
+
+
+def _require_once(node: Any, seen: set[int]) -> None:
+    """Raises ValueError for a key that a mapping has twice; YAML would silently take the last one."""
+    if id(node) in seen or not isinstance(node.value, list):
+        return
+    seen.add(id(node))
+    lines: dict[str, int] = {}
+    for part in node.value:
+        if isinstance(part, tuple) and isinstance(part[0].value, str):
+            name, line = part[0].value, part[0].start_mark.line + 1
+            if name in lines:
+                raise ValueError(f"a key must be given once, got {name!r} in lines {lines[name]} and {line}")
+            lines[name] = line
+        for one in part if isinstance(part, tuple) else (part,):
+            _require_once(one, seen)
 
 
 def _numbers(value: Any) -> Any:

@@ -76,10 +76,15 @@ class DataSection(Section):
         default="frame", description="what the split keeps together: frame, formula or file"
     )
     seed: Seed = Field(default=0, description="random seed of the split")
-    references: Literal["auto", "fit", "zero"] | dict[int, Finite] = Field(
+    references: Literal["auto", "fit", "isolated", "zero"] | dict[int, Finite] = Field(
         default="auto",
-        description="reference energies of elements: auto (isolated atoms of the data, fit for others), fit (least "
-        "squares), zero, or eV by atomic number {1: -13.6}",
+        description="reference energies of elements: auto (isolated atoms of the data plus a fitted constant per "
+        "element), fit (least squares), isolated (isolated atoms, fit for others), zero, or eV by atomic number "
+        "{1: -13.6}",
+    )
+    checks: Literal["refuse", "warn", "off"] = Field(
+        default="refuse",
+        description="checks of labels and copies at the start: refuse (an error for extreme findings), warn, or off",
     )
     scale: Literal["forces"] | Positive = Field(
         default="forces",

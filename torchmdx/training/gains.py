@@ -8,10 +8,10 @@ from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
 from torchmdx.training.loss import used_terms
 from torchmdx.training.replay import OLD
-from torchmdx.training.validation import NEW
+from torchmdx.training.validation import NEW, TEST
 
 UNITS = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³", "charges": "me", "dipole": "me Å"}
-WHICH = {NEW: "new frames", OLD: "old frames"}
+WHICH = {NEW: "new frames (validation)", TEST: "new frames (test)", OLD: "old frames"}
 # Errors that grow by less are the same.
 NOISE = 1.05
 
@@ -20,8 +20,12 @@ Row = tuple[str, str, str, float, float]
 
 
 def rows(config: Config, before: Values, after: Values) -> list[Row]:
-    """Set, quantity, unit, error of the checkpoint and of the fine-tuned potential, on held-out frames."""
-    sets = [name for name in (NEW, OLD) if f"{name}_loss" in before]
+    """Set, quantity, unit, error of the checkpoint and of the fine-tuned potential, on held-out frames.
+
+    The new frames are those of the test set, if there is one: the validation set has chosen the fine-tuned potential.
+    """
+    new = TEST if f"{TEST}_loss" in before and f"{TEST}_loss" in after else NEW
+    sets = [name for name in (new, OLD) if f"{name}_loss" in before]
     terms = [(name, term) for name in sets for term in used_terms(config.loss)]
     keys = [(name, term, f"{name}_{term}") for name, term in terms if f"{name}_{term}" in {**before, **after}]
     # An error of exactly 0, that of the checkpoint on its own labels, is not among the values.
@@ -71,7 +75,8 @@ def _warnings(config: Config, before: Values, after: Values, best_epoch: int) ->
         )
         return
     own_labels = config.finetune.replay_labels == "base"
-    of_new = {term: after[f"{NEW}_{term}"] for term in UNITS if f"{NEW}_{term}" in after}
+    new = TEST if f"{TEST}_loss" in after else NEW
+    of_new = {term: after[f"{new}_{term}"] for term in UNITS if f"{new}_{term}" in after}
     for which, term, unit, a, b in rows(config, before, after):
         drift = which == WHICH[OLD] and own_labels
         if not drift and b > NOISE * a:

@@ -1,4 +1,4 @@
-"""Logs of a training run: CSV files, TensorBoard, Weights & Biases."""
+"""Logs of a training run: CSV files, TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from torchmdx.report.history import EPOCHS, STEPS, Table
 from torchmdx.runtime.files import write_whole
 
-LOGGERS = ("csv", "tensorboard", "wandb")
-RUN_ID = "wandb.json"  # the Weights & Biases run of a directory
+LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
+RUN_ID, MLFLOW_ID = "wandb.json", "mlflow.json"  # the run of a directory
 
 
 class Logs:
@@ -73,7 +73,7 @@ def require_loggers(loggers: Sequence[str]) -> None:
 
 
 def _makers() -> dict[str, type[_Logger]]:
-    return {"csv": _Csv, "tensorboard": _TensorBoard, "wandb": _WeightsAndBiases}
+    return {"csv": _Csv, "tensorboard": _TensorBoard, "wandb": _WeightsAndBiases, "mlflow": _Mlflow}
 
 
 class _Logger(Protocol):
@@ -177,3 +177,37 @@ class _WeightsAndBiases(_Logger):
 
     def close(self) -> None:
         self._run.finish()
+
+
+class _Mlflow(_Logger):
+    def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None:
+        import mlflow
+
+        file = directory / MLFLOW_ID
+        known: dict[str, Any] = {"run_name": directory.resolve().name}
+        if resume_at is not None and file.exists():
+            known = {"run_id": json.loads(file.read_text())["id"]}
+        else:
+            mlflow.set_experiment("torchmdx")
+        self._mlflow: Any = mlflow
+        self._run: Any = mlflow.start_run(**known)
+        if "run_id" not in known:
+            mlflow.log_dict(config, "config.json")
+        write_whole(file, (json.dumps({"id": self._run.info.run_id}) + "\n").encode())
+
+    @staticmethod
+    def require() -> None:
+        try:
+            import mlflow  # noqa: F401
+        except ImportError as error:
+            raise ImportError("the logger 'mlflow' is not installed: pip install mlflow") from error
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        self._mlflow.log_metrics({f"step/{name}": float(value) for name, value in values.items()}, step=step)
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        named = {f"epoch/{name}": float(value) for name, value in values.items()}
+        self._mlflow.log_metrics(named | {"epoch/epoch": float(epoch)}, step=step)
+
+    def close(self) -> None:
+        self._mlflow.end_run()

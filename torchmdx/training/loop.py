@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from torchmdx.checkpoints.save_load import save
 from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
-from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.training.adapters import merged
 from torchmdx.training.batches import Batches, Ranks, Replay
 from torchmdx.training.config import Config
+from torchmdx.training.contradiction import contradiction, is_due
 from torchmdx.training.distributed import Group
 from torchmdx.training.ema import averaged
 from torchmdx.training.epoch_means import EpochMeans
@@ -27,11 +28,12 @@ from torchmdx.training.loss import term_weights
 from torchmdx.training.pending_steps import PendingSteps
 from torchmdx.training.progress import HELD_OUT, TrainingProgress, short_names
 from torchmdx.training.replay import OLD, REPLAY
+from torchmdx.training.restore import restore, write
 from torchmdx.training.schedule import Schedule
-from torchmdx.training.state import read_state, write_state
-from torchmdx.training.step import NORM, STOP, VALUES, TrainStep
-from torchmdx.training.validation import NEW, choice, validate
+from torchmdx.training.step import NORM, STOP, VALUES, LossHook, TrainStep
+from torchmdx.training.validation import NEW, TEST, choice, validate
 
+Hook = Callable[["Trainer", dict[str, float]], Mapping[str, float] | None]
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 
 
@@ -50,7 +52,7 @@ class Trainer:
         replay = Replay(parts[REPLAY], config.finetune.replay_share) if REPLAY in parts else None
         self.train = self._batches(parts["train"], training.batch_size, training.seed, replay)
         held_out = {NEW: parts["validation"], OLD: parts.get(OLD, np.zeros(0, np.int64))}
-        size = training.validation_batch_size or training.batch_size
+        size = self._held_out_size = training.validation_batch_size or training.batch_size
         self.validation = {name: self._batches(part, size, None) for name, part in held_out.items() if len(part)}
         self.schedule = Schedule(config.schedule, config.optimizer.learning_rate, training.epochs * len(self.train))
         self.epoch = self.done = self.global_step = self.waited = 0  # complete epochs, steps of the next one
@@ -60,7 +62,13 @@ class Trainer:
         self.best_errors: dict[str, float] = {}
         self.means = EpochMeans()
         self.remembered: dict[str, float] = {}
+        # Settings that were changed when the run was resumed, with epoch and step.
+        self.changes: list[dict[str, Any]] = []
         self.stopped_early = False
+        # Called after each epoch with the trainer and the values, to which they may add others.
+        self.hooks: list[Hook] = []
+        self.loss_hook: LossHook | None = None
+        self.logs: Logs | None = None
         self.step = self._make_step({})
 
     def _make_step(self, capacities: dict[str, int]) -> TrainStep:
@@ -73,6 +81,7 @@ class Trainer:
             reduce=self.group.sum if self.group.size > 1 else None,
             capacities=capacities,
             record=self.config.training.record,
+            loss_hook=self.loss_hook,
         )
 
     def _batches(self, indices: np.ndarray, size: int, seed: int | None, replay: Replay | None = None) -> Batches:
@@ -97,80 +106,60 @@ class Trainer:
 
         Raises FileNotFoundError; ValueError for damaged files, different data or a different model.
         """
-        with naming(self.directory / STATE):
-            self._restore(*read_state(self.directory / STATE))
+        restore(self, self.directory / STATE)
 
-    def _restore(self, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
-        if info["digest"] != self.store.digest or info["train"] != _digest(self.parts):
-            raise ValueError(
-                f"a run must be resumed with the same data, but {str(self.directory / STATE)!r} was trained on other "
-                f"frames than those of {str(self.store.path)!r} with this split"
-            )
-        own = self.potential.state_dict()
-        weights = {name.removeprefix("potential."): t for name, t in tensors.items() if name.startswith("potential.")}
-        if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
-            raise ValueError(
-                f"{str(self.directory / STATE)!r} must hold weights of the configured model, got those of another"
-            )
-        self.potential.load_state_dict(weights)
-        self.step = self._make_step(info["capacities"][self.group.rank] if self.group.size == info["ranks"] else {})
-        optimizer = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")}
-        self.step.optimizer.load_state(optimizer)
-        self.epoch, self.done, self.global_step = info["epoch"], info["done"], info["global_step"]
-        self.best, self.best_epoch, self.waited = info["best"] or math.inf, info["best_epoch"], info["waited"]
-        if self.epoch > self.config.training.epochs:
-            raise ValueError(
-                f"training.epochs must be >= {self.epoch}, the completed epochs, got {self.config.training.epochs}"
-            )
-        self.stopped_early = self.waited >= (self.config.training.stop_after or math.inf)
-        self.schedule.load_state({**info["schedule"], "best": info["schedule"]["best"] or math.inf})
-        self.means = EpochMeans(info["means"])
-        self.remembered = info["remembered"]
-        self.before, self.best_errors = info.get("before", {}), info.get("best_errors", {})
+    def new_step(self, capacities: dict[str, int]) -> None:
+        """A step for the weights of the potential as they are."""
+        self.step = self._make_step(capacities)
 
     def _save(self) -> None:
         capacities = self.group.gather(self.step.capacities())
         if self.group.rank:
             return
-        potential = {f"potential.{name}": tensor for name, tensor in self.potential.state_dict().items()}
-        optimizer = {f"optimizer.{name}": tensor for name, tensor in self.step.optimizer.state().items()}
-        schedule = self.schedule.state()
-        info: dict[str, Any] = {
-            "config": self.config.plain(),
-            "digest": self.store.digest,
-            "train": _digest(self.parts),
-            "epoch": self.epoch,
-            "done": self.done,
-            "global_step": self.global_step,
-            "best": _finite(self.best),
-            "best_epoch": self.best_epoch,
-            "waited": self.waited,
-            "schedule": {**schedule, "best": _finite(schedule["best"])},
-            "means": self.means.sums,
-            "remembered": self.remembered,
-            "before": self.before,
-            "best_errors": self.best_errors,
-            "capacities": capacities,
-            "ranks": self.group.size,
-        }
-        write_state(self.directory / STATE, potential | optimizer, info)
+        write(self, self.directory / STATE, capacities)
         with averaged(self.step.optimizer):
-            save(self.potential, self.directory / LAST)
+            self._write(LAST)
+
+    def _write(self, name: str) -> None:
+        save(merged(self.potential), self.directory / name)
 
     # Training
 
-    def run(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
-        """Trains to the end; False if a signal stopped it. The state is saved then, and every save_every epochs."""
-        training = self.config.training
+    def add_to_loss(self, hook: LossHook) -> None:
+        """Adds hook(result, labelled), a scalar tensor, to the loss of every training step, but not to validations.
+
+        result has predictions of the systems of labelled, padding included. On a GPU steps are captured as a graph,
+        unless training.record is false: the hook must keep shapes, and read nothing on the host.
+        """
+        self.loss_hook = self.step.loss_hook = hook
+
+    def run(self, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
+        """Trains to the end; False if a signal stopped it."""
+        for _ in self.epochs(progress, interrupts):
+            pass
+        return self.epoch == self.config.training.epochs or self.stopped_early
+
+    def epochs(
+        self, progress: TrainingProgress | None = None, interrupts: Interrupts | None = None
+    ) -> Iterator[dict[str, float]]:
+        """Trains epoch by epoch, and yields the values of epochs.csv after each; ends early after a signal.
+
+        The state is saved then, and every output.save_every epochs before the values are yielded: a loop that is left
+        can be resumed.
+        """
+        training, logs = self.config.training, self.logs
         if self.epoch == self.done == 0 and not (self.directory / STATE).exists():
             self._begin(logs)
             self._save()  # so that a run killed in its first epoch can be resumed
         while self.epoch < training.epochs and not self.stopped_early:
             if not self._epoch(logs, progress, interrupts):
                 self._save()
-                return False
+                return
             self.epoch, self.done = self.epoch + 1, 0
             values = self._finish_epoch()
+            for hook in self.hooks:
+                values |= hook(self, values) or {}
+            self._compare_labels(progress)
             if logs is not None:
                 logs.epoch(self.epoch, self.global_step, values)
             if progress is not None:
@@ -178,20 +167,37 @@ class Trainer:
             last = self.epoch == training.epochs or self.stopped_early
             if last or self.epoch % self.config.output.save_every == 0:
                 self._save()
-        return True
+            yield values
 
     def _begin(self, logs: Logs | None) -> None:
         """Validates a checkpoint to fine-tune, as epoch 0: a later epoch has to be better than it."""
         if self.config.finetune.checkpoint is None or NEW not in self.validation:
             return
-        self.before = validate(self.step, self.validation, self.config, 0)
-        self.best, self.best_errors = choice(self.before), self.before
+        found = validate(self.step, self.validation, self.config, 0)
+        self.best, self.best_errors = choice(found), found
+        self.before = found | self._of_test_set()
         if not self.group.rank:
-            save(self.potential, self.directory / BEST)
+            self._write(BEST)
         if logs is not None:
-            logs.epoch(0, 0, self.before)
+            logs.epoch(0, 0, found)
 
-    def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts) -> bool:
+    def _of_test_set(self) -> dict[str, float]:
+        """Errors on the test set, which chooses nothing."""
+        if not len(self.parts.get(TEST, ())):
+            return {}
+        return validate(self.step, {TEST: self._batches(self.parts[TEST], self._held_out_size, None)}, self.config, 0)
+
+    def _compare_labels(self, progress: TrainingProgress | None) -> None:
+        """Says if the labels of energies and forces contradict each other, a few times in a run."""
+        trained = {"energy", "forces"} <= set(self.step.terms)
+        if progress is None or not trained or not is_due(self.epoch, self.config.training.epochs):
+            return
+        with averaged(self.step.optimizer):
+            said = contradiction(self.potential, self.store, self.parts["train"])
+        if said is not None:
+            progress.message(f"warning: {said}")
+
+    def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts | None) -> bool:
         """Trains the rest of the epoch; False if a signal stopped it."""
         on_gpu = self.potential.device.type == "cuda"
         pending = PendingSteps(self.step, self.config.output.log_every if on_gpu else 1, self._names)
@@ -202,7 +208,7 @@ class Trainer:
                 self.step.set_rates(
                     self.schedule.rate(self.global_step), term_weights(self.config.loss, progress_share)
                 )
-                self.step.stop.fill_(float(interrupts.received is not None))
+                self.step.stop.fill_(float(interrupts is not None and interrupts.received is not None))
                 values = self.step(labelled)
                 self.global_step, self.done = self.global_step + 1, self.done + 1
                 found = pending.add(self.global_step, labelled, values)
@@ -243,7 +249,7 @@ class Trainer:
         if NEW not in self.validation:
             if not self.group.rank:
                 with averaged(self.step.optimizer):
-                    save(self.potential, self.directory / BEST)
+                    self._write(BEST)
         elif self.epoch % every == 0 or self.epoch == self.config.training.epochs:
             found = validate(self.step, self.validation, self.config, self.epoch)
             values |= found
@@ -261,19 +267,8 @@ class Trainer:
         self.best, self.best_epoch, self.waited, self.best_errors = loss, self.epoch, 0, found
         if not self.group.rank:
             with averaged(self.step.optimizer):
-                save(self.potential, self.directory / BEST)
+                self._write(BEST)
 
     def _names(self, labelled: LabelledBatch) -> str:
         shown = [f"{k} ({self.store.origin(int(k))[0]}:{self.store.origin(int(k))[1]})" for k in labelled.frames[:8]]
         return f"frames {', '.join(shown)}" + (" and more" if len(labelled.frames) > 8 else "")
-
-
-def _digest(parts: Split) -> str:
-    import hashlib
-
-    return hashlib.sha256(b"".join(parts[name].tobytes() + b"|" for name in ("train", "validation"))).hexdigest()
-
-
-def _finite(value: float) -> float | None:
-    """None for infinity, which JSON lacks."""
-    return value if math.isfinite(value) else None

@@ -29,8 +29,11 @@ def term_weights(loss: LossSection, progress: float) -> tuple[float, ...]:
     else:
         share = float(progress >= loss.change_to)
     terms = tuple(loss.terms().values())
-    finals = [term.weight if term.final_weight is None else term.final_weight for term in terms]
-    return tuple(term.weight + share * (final - term.weight) for term, final in zip(terms, finals, strict=True))
+    starts = [term.weight or 0.0 for term in terms]
+    finals = [
+        start if term.final_weight is None else term.final_weight for term, start in zip(terms, starts, strict=True)
+    ]
+    return tuple(start + share * (final - start) for start, final in zip(starts, finals, strict=True))
 
 
 def used_terms(loss: LossSection) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ TERMS = ("energy", "forces", "stress", "charges", "dipole")
 
 
 class TermSection(Section):
-    """One term of the loss."""
+    """One term of the loss. A weight of None is decided by the data, before the training."""
 
     function: Function = Field(default="mse", description="mse, mae or huber")
     delta: Positive = Field(default=0.01, description="huber: error at which it turns linear, in the unit of the term")
-    weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 omits the term")
+    weight: NotNegative | None = Field(default=1.0, description="weight in the loss; 0 omits the term")
     final_weight: NotNegative | None = Field(default=None, description="weight from loss.change_to on; null: constant")
 
 
@@ -27,11 +27,16 @@ class EnergySection(TermSection):
 class ForcesSection(TermSection):
     """Errors of force components."""
 
+    weight: NotNegative = Field(default=1.0, description="weight in the loss; 0 omits the term")
+
 
 class StressSection(TermSection):
     """Errors of stress components."""
 
-    weight: NotNegative = Field(default=0.0, description="weight in the loss; 0 omits the term")
+    weight: NotNegative | None = Field(
+        default=None,
+        description="weight in the loss; 0 omits the term; null: by the data, at first as large a term as the forces",
+    )
 
 
 class ChargesSection(TermSection):

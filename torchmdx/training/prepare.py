@@ -15,6 +15,8 @@ from torchmdx.datasets.store import Store
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.model_card import Card, symbols
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.wording import signed
+from torchmdx.training.adapters import add_adapters
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import label
@@ -61,6 +63,12 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
     freeze(potential, finetune.freeze)
     if finetune.checkpoint is not None:
         require_trainable(potential, new)
+    if finetune.lora is not None:
+        # Embeddings of elements that the checkpoint does not know have to be trained whole.
+        count = add_adapters(potential, finetune.lora, config.training.seed, ("network.embedding",) if new else ())
+        if not launched():
+            every = sum(weight.numel() for weight in potential.parameters())
+            print(f"adapters of rank {finetune.lora}: {count:,} of {every:,} weights are trained", file=sys.stderr)
     return potential.train()
 
 
@@ -130,11 +138,12 @@ def tuned_card(before: Card, more: Card) -> Card:
 
 def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
     given, max_z = config.data.references, config.model.max_z
-    if given in ("auto", "fit"):
-        known = isolated_energies(store) if given == "auto" else {}
+    if given in ("auto", "fit", "isolated"):
+        lone = isolated_energies(store) if given != "fit" else {}
         if "energy" not in store.labels:
             return np.zeros(max_z + 1)
-        return fit_references(store, train, max_z, known)
+        known, base = (lone, {}) if given == "isolated" else ({}, lone)
+        return fit_references(store, train, max_z, known, base)
     references = np.zeros(max_z + 1)
     if isinstance(given, dict):
         for number, energy in given.items():
@@ -147,14 +156,19 @@ def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
     return references
 
 
-def describe_references(config: Config, store: Store) -> str | None:
+def describe_references(config: Config, store: Store, potential: Potential) -> str | None:
     """Where the reference energies come from, if from isolated atoms."""
-    known = isolated_energies(store)
-    if config.finetune.checkpoint is not None or config.data.references != "auto" or not known:
+    known, given = isolated_energies(store), config.data.references
+    if config.finetune.checkpoint is not None or given not in ("auto", "isolated") or not known:
         return None
     fitted = [z for z in store.elements if z not in known]
     rest = f", least squares for {symbols(fitted)}" if fitted else ""
-    return f"reference energies: isolated atoms of {symbols(known)}{rest}"
+    said = f"reference energies: isolated atoms of {symbols(known)}"
+    if given == "isolated":
+        return said + rest
+    used = potential.reference_energies.tolist()
+    constants = ", ".join(f"{signed(used[z] - energy)} eV" for z, energy in known.items())
+    return f"{said}, plus fitted constants of {constants}{rest}"
 
 
 def _sample(train: np.ndarray, most: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Replay: frames of structures that the potential to fine-tune knows, beside the new ones in one store."""
+"""Replay: frames of structures that the potential to fine-tune knows, together with the new ones in one store."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ FORMAT, FORMAT_VERSION = "torchmdx-training", 1
 FREE_SECTIONS = ("output.",)
 FREE = (
     "data.path",  # the frames are compared instead, so data may be moved
+    "data.checks",
     "data.split",  # likewise
     "training.epochs",
     "training.stop_after",
@@ -29,8 +31,12 @@ FREE = (
     "training.prefetch",
 )
 
+# Settings that may change in a run if that is declared. All others decide what a checkpoint is.
+CHANGEABLE = ("optimizer.", "schedule.", "loss.")
+CHANGEABLE_ALONE = ("training.validate_every", "training.validation_batch_size", "training.deterministic")
+
 # Settings that version 0.1 did not have, and how it trained.
-ADDED = {"model.messages": "source"}
+ADDED = {"model.messages": "source", "training.resample": False, "finetune.lora": None}
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
@@ -86,6 +92,7 @@ def _require_info(info: Any) -> None:
         and all(isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums)) for sums in means.values()),
         "remembered": _are_numbers(info.get("remembered")),
         **{name: _are_numbers(info.get(name, {})) for name in ("before", "best_errors")},
+        "changes": _are_changes(info.get("changes", [])),
         "capacities": isinstance(info.get("capacities"), list)
         and len(info["capacities"]) == info.get("ranks")
         and all(isinstance(one, dict) and all(map(_is_count, one.values())) for one in info["capacities"]),
@@ -93,6 +100,16 @@ def _require_info(info: Any) -> None:
     for name, good in is_valid.items():
         if not good:
             raise ValueError(f"{name} of the state is damaged, got {info.get(name)!r:.80}")
+
+
+def _are_changes(value: Any) -> bool:
+    """Whether this is a list of changed settings, [then, now] by key."""
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("settings"), dict)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in one["settings"].values())
+        for one in value
+    )
 
 
 def _is_count(value: Any) -> bool:
@@ -107,21 +124,24 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 2.0**1000
 
 
-def require_same(config: dict[str, Any], saved: dict[str, Any]) -> None:
+def require_same(config: dict[str, Any], saved: dict[str, Any], declared: Collection[str] = ()) -> None:
     """Raises ValueError that lists all settings that differ from those of the run and must not change on a resume.
 
     Both are nested dictionaries of JSON types. A setting that only one of them has counts as different,
-    but for `ADDED`.
+    but for `ADDED`. declared: settings that may differ.
     """
     now = dict(flatten(config))
     then = {key: value for key, value in ADDED.items() if key in now} | dict(flatten(saved))
     differences = [
         f"{key} was {_shown(then, key)}, got {_shown(now, key)}"
         for key in dict.fromkeys((*now, *then))
-        if key not in FREE and not key.startswith(FREE_SECTIONS) and _shown(now, key) != _shown(then, key)
+        if key not in (*FREE, *declared) and not key.startswith(FREE_SECTIONS) and _shown(now, key) != _shown(then, key)
     ]
     if differences:
-        raise ValueError(f"a run must be resumed with the same settings: {'; '.join(differences)}")
+        raise ValueError(
+            f"a run must be resumed with the same settings: {'; '.join(differences)} (--set KEY=VALUE changes those of "
+            "optimizer, schedule and loss)"
+        )
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:
@@ -137,3 +157,14 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         else:
             found.append((prefix + name, value))
     return found
+
+
+def changes_of(config: dict[str, Any], saved: dict[str, Any]) -> dict[str, list[Any]]:
+    """What differs in the settings that may be changed: [then, now] by key."""
+    now = dict(flatten(config))
+    then = {key: value for key, value in ADDED.items() if key in now} | dict(flatten(saved))
+    return {
+        key: [then[key], now[key]]
+        for key in now
+        if (key.startswith(CHANGEABLE) or key in CHANGEABLE_ALONE) and key in then and then[key] != now[key]
+    }

@@ -16,6 +16,7 @@ from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.plan import Network
 from torchmdx.evaluation.derivatives import Result, differentiate
+from torchmdx.models.coulomb_cutoff import sum_error_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
@@ -33,7 +34,6 @@ from torchmdx.training.step_graphs import Graphs, StepGraphs
 VALUES = ("loss", *(f"{name}_loss" for name in TERMS), "gradient_norm", *TERMS, "overflow", "stop")
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
-
 # Spare slots for other batches with more edges: HEAD_ROOM as a fraction of those needed, plus LEAST_ROOM. Sums over
 # many systems vary less: with at least SYSTEMS_TO_TELL systems, DEVIATIONS standard deviations of the sum suffice, but
 # no less than LEAST_SHARE.
@@ -41,6 +41,9 @@ HEAD_ROOM, LEAST_ROOM = 0.06, 64
 DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
 # Systems of fewer atoms use the all-pairs search, which accepts other systems in its existing buffers.
 LARGE_SYSTEM = 1500
+
+
+LossHook = Callable[[Result, LabelledBatch], Tensor]
 
 
 @dataclass(eq=False)
@@ -64,6 +67,7 @@ class TrainStep:
 
     If a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing. The values
     report it; after an overflow, the caller calls `grow` and repeats the step. bf16, tf32: of matrix products.
+    loss_hook: gives a scalar that is added to the loss of steps.
     """
 
     def __init__(
@@ -77,14 +81,17 @@ class TrainStep:
         reduce: Callable[[Tensor], None] | None = None,
         capacities: dict[str, int] | None = None,
         record: bool = True,
+        loss_hook: LossHook | None = None,
     ) -> None:
-        self.potential, self.device = potential, potential.device
+        self.loss_hook, self.potential, self.device = loss_hook, potential, potential.device
         self.loss, self.bf16, self.tf32, self.reduce = loss, bf16, tf32, reduce
         self.terms = used_terms(loss)
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = Network.of(potential).has_pairs
+        # An Ewald sum chooses its vectors for every batch, on the host.
+        record = record and not sum_error_of(potential, periodic=True)
         self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
         self.weights = self.flat.values.new_zeros(len(TERMS))
         self.stop = self.flat.values.new_zeros(())
@@ -169,6 +176,8 @@ class TrainStep:
             result, overflow = self._predict(slot, create_graph=True)
             values, errors = self._losses(result, slot.labelled)
             loss = total(values, self.weights)
+            if self.loss_hook is not None:
+                loss = loss + self.loss_hook(result, slot.labelled)
             gradients = torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)
         self.flat.set_gradients(gradients)
         return self.flat.extra.copy_(self._values(loss, values, errors, overflow))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.training.batches import Batches
+from torchmdx.datasets.store import Store
+from torchmdx.models.potential import Potential
+from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config import Config
 from torchmdx.training.ema import averaged
 from torchmdx.training.epoch_means import EpochMeans
@@ -18,8 +22,8 @@ from torchmdx.training.pending_steps import TrainingError
 from torchmdx.training.replay import OLD
 from torchmdx.training.step import OVERFLOW, VALUES, TrainStep
 
-# Prefixes of the values of both sets, and the value that chooses the best checkpoint.
-NEW, CHOICE = "validation", "choice_loss"
+# Prefixes of the values of both sets, of the test set of a fine-tuning, and the value that chooses the best checkpoint.
+NEW, TEST, CHOICE = "validation", "test", "choice_loss"
 
 
 def validate(step: TrainStep, sets: Mapping[str, Batches], config: Config, epoch: int) -> dict[str, float]:
@@ -41,6 +45,27 @@ def validate(step: TrainStep, sets: Mapping[str, Batches], config: Config, epoch
         share = config.finetune.replay_share
         found[CHOICE] = (1 - share) * found[f"{NEW}_loss"] + share * found[f"{OLD}_loss"]
     return found
+
+
+def errors_of(
+    potential: Potential, config: Config, store: Store, indices: NDArray[np.int64], name: str
+) -> dict[str, float]:
+    """Loss and errors of a potential on frames, in this process alone, by names that begin with `name`."""
+    training = config.training
+    batches = Batches(
+        store,
+        indices,
+        training.validation_batch_size or training.batch_size,
+        cutoff=potential.cutoff,
+        dtype=potential.dtype,
+        device=potential.device,
+        seed=None,
+        ranks=Ranks(),
+        prefetch=training.prefetch,
+    )
+    step = TrainStep(potential.requires_grad_(True), config.loss, config.optimizer, record=False)
+    values = _means(step, batches).all(term_weights(config.loss, 1.0))
+    return {f"{name}_{key}": value for key, value in values.items()}
 
 
 def choice(found: Mapping[str, float]) -> float:

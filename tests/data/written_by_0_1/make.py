@@ -29,7 +29,7 @@ from torchmdx.checkpoints.save_load import save
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import StoreWriter
 from torchmdx.dynamics.dynamics import Dynamics
-from torchmdx.dynamics.recording import Recording
+from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.models.model_card import Card
 from torchmdx.models.priors.coulomb import CoulombConfig

@@ -114,6 +114,7 @@ def test_soft_modes_are_bounded(relaxed):
     assert bound < 1e-2 * free
 
 
+@pytest.mark.nightly
 def test_dynamics_has_its_temperature():
     atoms = toys.frames(1)[0]
     atoms.info["charge"] = 0
@@ -188,6 +189,7 @@ def test_what_was_made_before_a_failure_is_kept(monkeypatch):
         sample(molecule_, sampling, labeller, nothing)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_samples_and_labels_whatever_the_number_of_workers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -211,6 +213,7 @@ def test_the_command_samples_and_labels_whatever_the_number_of_workers(tmp_path,
         np.testing.assert_allclose(stored["forces"], atoms.get_forces(), atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_sampling_goes_on_by_molecule(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     starts = toys.write_frames("a.xyz", 4)

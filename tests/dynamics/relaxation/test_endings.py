@@ -42,7 +42,8 @@ def test_the_reason_of_coinciding_atoms_is_that_of_an_evaluation(potential):
     task = task_of(0, atoms, potential, FireSettings(), None)
     task.values |= {"status": fire.NOT_FINITE}
     assert (
-        ": atoms must be apart, got atoms 0 and 2 at the same place" in relaxed(task, FireSettings(), {}, 0, 0).reason
+        ": atoms must not coincide, got atoms 0 and 2 at the same position"
+        in relaxed(task, FireSettings(), {}, 0, 0).reason
     )
 
 

@@ -5,7 +5,7 @@ import torch
 from ase import Atoms
 
 from torchmdx import relax
-from torchmdx.dynamics.relaxation.batches import Batches
+from torchmdx.dynamics.relaxation.batches import RelaxationBatches
 from torchmdx.dynamics.relaxation.evaluations import Evaluations
 from torchmdx.dynamics.relaxation.fire import FireSettings
 from torchmdx.dynamics.relaxation.tasks import groups_of, task_of
@@ -23,8 +23,8 @@ def tasks_of(potential, names=("CH3CH2OH", "H2O", "NH3", "CH4", "C2H6", "H2CO", 
 
 
 def test_structures_that_end_are_replaced_in_the_same_step(potential, monkeypatch):
-    monkeypatch.setitem(Batches.__init__.__globals__["SHRUNK_SHARE"], "cpu", 0.0)
-    batches = Batches(potential, tasks_of(potential), SETTINGS, precision="float64", batch_atoms=20)
+    monkeypatch.setitem(RelaxationBatches.__init__.__globals__["SHRUNK_SHARE"], "cpu", 0.0)
+    batches = RelaxationBatches(potential, tasks_of(potential), SETTINGS, precision="float64", batch_atoms=20)
     found = list(batches.run())
     assert sorted(one.index for one in found) == list(range(8))
     assert batches.num_batches == 1
@@ -33,7 +33,7 @@ def test_structures_that_end_are_replaced_in_the_same_step(potential, monkeypatc
 
 
 def test_a_batch_shrinks_at_the_end(potential):
-    batches = Batches(potential, tasks_of(potential), SETTINGS, precision="float64")
+    batches = RelaxationBatches(potential, tasks_of(potential), SETTINGS, precision="float64")
     assert len(list(batches.run())) == 8
     assert batches.num_batches > 1
 
@@ -49,7 +49,7 @@ def test_out_of_memory_halves_the_batch(potential, monkeypatch):
 
     monkeypatch.setattr(Evaluations, "__init__", limited)
     lines: list[str] = []
-    batches = Batches(potential, tasks_of(potential), SETTINGS, precision="float64", report=lines.append)
+    batches = RelaxationBatches(potential, tasks_of(potential), SETTINGS, precision="float64", report=lines.append)
     found = list(batches.run())
     assert sizes[0] > 32
     assert sum(size > 16 for size in sizes) == 2
@@ -66,7 +66,7 @@ def test_a_structure_that_never_fits_fails_alone(potential, monkeypatch):
         original(self, model, batch, *rest)
 
     monkeypatch.setattr(Evaluations, "__init__", limited)
-    found = list(Batches(potential, tasks_of(potential), SETTINGS, precision="float64").run())
+    found = list(RelaxationBatches(potential, tasks_of(potential), SETTINGS, precision="float64").run())
     assert len(found) == 8
     failures = [one for one in found if not one.converged]
     assert [(one.index, one.reason) for one in failures] == [(0, "no memory for nine atoms")]
@@ -83,7 +83,7 @@ def test_a_neighbour_list_that_cannot_be_made_fails_its_structure(potential, mon
     monkeypatch.setattr(Evaluations, "run", limited)
     tasks = tasks_of(potential)
     monkeypatch.setattr("torchmdx.dynamics.relaxation.batches.searchable", lambda task, model: task.index != 3)
-    batches = Batches(potential, tasks, SETTINGS, precision="float64")
+    batches = RelaxationBatches(potential, tasks, SETTINGS, precision="float64")
     found = list(batches.run())
     assert sorted(one.index for one in found) == list(range(8))
     assert [(one.index, one.reason) for one in found if not one.converged] == [(3, "too many neighbours")]
@@ -110,7 +110,9 @@ def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell):
         structures.append(atoms)
     potential = trained("cuda", torch.float32)
     tasks = [task_of(k, atoms, potential, settings, None) for k, atoms in enumerate(structures)]
-    batches = Batches(potential, groups_of(tasks)[0], settings, precision="float32", batch_atoms=128, mode="graph")
+    batches = RelaxationBatches(
+        potential, groups_of(tasks)[0], settings, precision="float32", batch_atoms=128, mode="graph"
+    )
     replayed, found = 0, []
     for one in batches.run():
         replayed = max(replayed, batches._evaluations.num_replayed)

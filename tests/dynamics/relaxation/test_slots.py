@@ -7,10 +7,10 @@ from ase import Atoms
 
 from torchmdx.dynamics.relaxation.fire import CONVERGED, EMPTY, RUNNING, Fire, FireSettings
 from torchmdx.dynamics.relaxation.slots import Slots
-from torchmdx.dynamics.relaxation.tasks import Task, task_of
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask, task_of
 
 
-def tasks_of(potential, sizes) -> deque[Task]:
+def tasks_of(potential, sizes) -> deque[RelaxationTask]:
     settings = FireSettings()
     structures = [Atoms(f"C{n}", 2.0 * np.arange(3 * n).reshape(n, 3)) for n in sizes]
     return deque(task_of(k, atoms, potential, settings, None) for k, atoms in enumerate(structures))

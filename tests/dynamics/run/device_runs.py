@@ -1,6 +1,6 @@
 """Runs of `torchmdx md --engine torchmdx` on the CPU, and comparison of their files."""
 
-from runs import rows
+from md_runs import rows
 
 from torchmdx.commands import cli
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from torchmdx.dynamics.barostat import CellRescaling
-from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet
 from torchmdx.dynamics.restraints import Torsion
-from torchmdx.dynamics.run.device_options import features_of, integrator_of, temperatures_of
-from torchmdx.dynamics.run.settings import Dynamics
+from torchmdx.dynamics.run.device_options import features_of, temperatures_of
 
 
 def options(**given) -> argparse.Namespace:
@@ -53,16 +51,6 @@ def test_an_exchange_needs_temperatures():
 def test_a_pressure_makes_a_barostat():
     assert features_of(options(), 20.0)["barostat"] == CellRescaling(pressure=20.0)
     assert features_of(options(), None)["barostat"] is None
-
-
-def test_a_thermostat_makes_an_integrator():
-    given = dict(timestep=0.5, num_steps=1, temperature=300.0, pressure=None, barostat=None, seed=1)
-    for ensemble, parameters, expected in (
-        ("nve", dict(friction=None), VelocityVerlet()),
-        ("nvt", dict(friction=2.0, thermostat="langevin"), Langevin(2.0)),
-        ("npt", dict(friction=None, thermostat="bussi", relaxation=0.2), Bussi(0.2)),
-    ):
-        assert integrator_of(Dynamics(ensemble, **given, **parameters)) == expected
 
 
 def test_exchanges_on_a_device_need_one_gpu(monkeypatch):

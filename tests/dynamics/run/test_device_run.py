@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from ase.constraints import FixAtoms
 from device_runs import assert_same_run, md
-from runs import assert_refused
+from md_runs import assert_refused
 
 from torchmdx.commands import cli
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.run import device_run
 from torchmdx.report.view.dcd import open_dcd
 
-pytestmark = pytest.mark.usefixtures("device_unplotted")
+pytestmark = pytest.mark.usefixtures("unplotted")
 
 
 @pytest.mark.parametrize("ensemble", ["nve", "nvt"])
@@ -79,6 +79,7 @@ def test_temperatures_are_exchanged(model, ethanol_file, capsys):
         assert_same_run(f"whole.{number}", f"half.{number}")
 
 
+@pytest.mark.nightly
 def test_replicas_on_two_devices_are_those_of_one(model, ethanol_file, capsys):
     options = ["--replicas", 3, "--temperatures", "300:310", "--exchange-every", 2]
     assert md(ethanol_file, model, "one", "--steps", 12, *options) == 0
@@ -96,7 +97,7 @@ def test_hdf5_trajectories(model, ethanol_file, monkeypatch):
     h5py = pytest.importorskip("h5py")
     pages = []
     monkeypatch.setattr(
-        "torchmdx.dynamics.run.device_run.write_run_page", lambda path, trajectory, *_, **__: pages.append(trajectory)
+        "torchmdx.dynamics.run.stages.write_run_page", lambda path, trajectory, *_, **__: pages.append(trajectory)
     )
     options = ["--trajectory", "hdf5", "--save-velocities"]
     assert md(ethanol_file, model, "run", "--steps", 6, *options) == 0

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from device_runs import assert_same_run, md
-from runs import TINY, assert_refused, rows
+from md_runs import TINY, assert_refused, rows
 
 import torchmdx
 from torchmdx import Ensemble
 from torchmdx.dynamics.integrators import Bussi
 from torchmdx.dynamics.log import read_log
 
-pytestmark = pytest.mark.usefixtures("device_unplotted")
+pytestmark = pytest.mark.usefixtures("unplotted")
 
 
 @pytest.fixture

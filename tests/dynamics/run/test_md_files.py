@@ -10,7 +10,7 @@ pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm
 
 from openmm import Vec3, app, unit
 
-from torchmdx.dynamics.log import Log, Row, columns_of, read_log
+from torchmdx.dynamics.log import Log, LogRow, columns_of, read_log
 from torchmdx.dynamics.run.plot import plot_log
 from torchmdx.dynamics.run.progress import SimulationProgress, duration, ns_per_day
 from torchmdx.dynamics.trajectory import HEADER_BYTES, Trajectory
@@ -75,7 +75,7 @@ def test_a_log_is_truncated_and_continued(tmp_path):
     path = tmp_path / "t.log"
     log = Log.create(path, BOXED)
     for step in (0, 5, 10, 15):
-        log.write(Row(step, step * 1e-3, -7.25, 1.5, 300.0, 1000.0, 0.9, None if step == 0 else 2.5))
+        log.write(LogRow(step, step * 1e-3, -7.25, 1.5, 300.0, 1000.0, 0.9, None if step == 0 else 2.5))
     log.close()
     path.write_text(path.read_text() + "20,0.02,-7.2")
     for step in (20, 99):
@@ -84,7 +84,7 @@ def test_a_log_is_truncated_and_continued(tmp_path):
     with pytest.raises(ValueError, match="must be a log whose first line is 'step,.*temperature_K,ns_per_day'"):
         Log.bytes_up_to(10, path, PLAIN, 5)
     log = Log.reopen(path, Log.bytes_up_to(12, path, BOXED, 5))
-    log.write(Row(15, 0.015, -1, 2.0, 310.0, 990.0, 0.95))
+    log.write(LogRow(15, 0.015, -1, 2.0, 310.0, 990.0, 0.95))
     log.close()
     columns = read_log(path)
     names = path.read_text().splitlines()[0]
@@ -113,7 +113,7 @@ def drawn(terminal: bool) -> str:
     progress = SimulationProgress(screen, 0, 1000, 0.5, clock=lambda: now[0])
     for step in range(0, 1001, 10):
         now[0] = step / 10
-        progress.update(step, Row(step, 0, -10.0, 0.5, 299.6), last=step == 1000)
+        progress.update(step, LogRow(step, 0, -10.0, 0.5, 299.6), last=step == 1000)
     progress.finish()
     return screen.getvalue()
 
@@ -167,7 +167,7 @@ def test_a_plot_has_panels_for_the_quantities_that_change(tmp_path, monkeypatch,
     log = Log.create(tmp_path / "t.log", PLAIN if volumes is None else BOXED)
     for step in range(3):
         box = {} if volumes is None else {"volume": volumes[step], "density": 1.0}
-        log.write(Row(step, step * 0.5, -5.0 + step, 2.0, 290.0 + step, **box))
+        log.write(LogRow(step, step * 0.5, -5.0 + step, 2.0, 290.0 + step, **box))
     log.close()
     plot_log(tmp_path / "t.log", tmp_path / "t.png", "title", 300.0)
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")

@@ -10,7 +10,7 @@ from ase.constraints import FixAtoms, FixBondLength, FixCartesian, FixedPlane
 from ase.md.velocitydistribution import Stationary
 from ase.md.verlet import VelocityVerlet
 from dcd import read_dcd
-from runs import assert_refused, md
+from md_runs import assert_refused, md
 
 from torchmdx import Calculator
 from torchmdx.commands import cli
@@ -83,7 +83,7 @@ def test_a_run_continues_the_motion_in_the_file(capsys, model, moving, unplotted
 
 
 @pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
-def test_a_drift_in_the_file_is_no_heat(model, ethanol, unplotted, device_unplotted, engine):
+def test_a_drift_in_the_file_is_no_heat(model, ethanol, unplotted, engine):
     """Without a thermostat it stays, but temperatures and kinetic energies are of the motion relative to it."""
     velocities = np.random.default_rng(3).normal(0, 1, (9, 3)) * np.sqrt(units.kB * 300 / ethanol.get_masses()[:, None])
     velocities -= ethanol.get_masses() @ velocities / ethanol.get_masses().sum()

@@ -12,16 +12,15 @@ from ase import units
 from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
 from device_runs import md as device_md
-from runs import assert_refused
-from runs import md as openmm_md
+from md_runs import assert_refused
+from md_runs import md as openmm_md
 
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.run import moving
-from torchmdx.dynamics.run.motion import with_masses
 from torchmdx.report.view.dcd import open_dcd
 
 pytestmark = [
-    pytest.mark.usefixtures("device_unplotted", "unplotted"),
+    pytest.mark.usefixtures("unplotted"),
     pytest.mark.filterwarnings("always:trajectories hold lengths and angles of cells"),
 ]
 
@@ -57,17 +56,13 @@ def test_heavy_hydrogens_keep_the_temperature_of_the_file(md, model, folder, cap
         assert (said in capsys.readouterr().out) == bool(further)
 
 
-def test_velocities_at_other_masses():
-    atoms = warm(molecule("C6H6"))
-    before, velocities = atoms.get_masses(), atoms.get_velocities() + 0.01
-    after = before + np.where(atoms.numbers == 1, 2.0, -2.0)
-    free, fixed = np.zeros(12, dtype=bool), np.arange(12) == 0
-    found = with_masses(velocities, before, after, free)
-    assert after @ (found**2).sum(1) == pytest.approx(before @ (velocities**2).sum(1))
-    np.testing.assert_allclose(after @ found, before @ velocities, rtol=1e-12)
-    found = with_masses(velocities, before, after, fixed)
-    np.testing.assert_allclose(after * (found**2).sum(1), before * (velocities**2).sum(1))
-    assert with_masses(velocities, before, before, free) is velocities
+def test_a_temperature_for_velocities_of_the_file_is_refused(md, model, folder, capsys):
+    """At constant energy it would have no effect."""
+    ase.io.write("v.traj", warm(molecule("CH3OH")))
+    given = ["--ensemble", "nve", "--temperature", 300, "--steps", 4]
+    words = "--temperature applies to new velocities, but 'v.traj' has velocities; add --velocities new"
+    assert_refused(capsys, md("v.traj", model, "run", *given), words)
+    assert md("v.traj", model, "run", *given, "--velocities", "new") == 0
 
 
 def test_a_final_structure_continues_a_run(md, model, folder):
@@ -113,9 +108,7 @@ def test_a_restart_with_another_cell_is_refused(md, model, salt_file, capsys):
     atoms.set_cell(atoms.cell.array * 1.01)
     ase.io.write(salt_file, atoms, format="extxyz")
     status = md(salt_file, model, "run", "--steps", 8, "--restart")
-    assert_refused(
-        capsys, status, "a restart needs" if md is device_md else "--restart needs", "in Å", "11.3928", "11.28"
-    )
+    assert_refused(capsys, status, "a restart needs the settings of the run", "in Å", "11.3928", "11.28")
 
 
 def test_a_second_run_is_refused_and_a_killed_one_blocks_nobody(md, model, ethanol_file, folder, capsys):
@@ -137,7 +130,7 @@ def test_a_second_run_is_refused_and_a_killed_one_blocks_nobody(md, model, ethan
 
 
 def test_a_signal_while_it_reads_leaves_a_run_to_restart(md, model, ethanol_file, folder, monkeypatch, capsys):
-    from torchmdx.dynamics.run import structure
+    from torchmdx.commands.md_openmm import structure
 
     assert md(ethanol_file, model, "whole", "--steps", 8) == 0
     for module in (moving, structure):

@@ -5,11 +5,11 @@ import dataclasses
 import ase.io
 import numpy as np
 import pytest
-from runs import md
+from md_runs import md
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
-from torchmdx.dynamics.run.structure import read
+from torchmdx.commands.md_openmm.structure import read
 from torchmdx.dynamics.run.timestep import doubt_about_timestep
 
 

@@ -7,10 +7,12 @@ import re
 import pytest
 import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
-from model_kinds import FEW, KINDS, coulomb, kinds, zbl
+from model_kinds import FEW, KINDS, as_text, coulomb, kinds, zbl
 
 from torchmdx.engines.choose import choose_engine
-from torchmdx.engines.conformance import CONTRACT, Subject, check_engine
+from torchmdx.engines.conformance.check import check_engine
+from torchmdx.engines.conformance.contract import CONTRACT
+from torchmdx.engines.conformance.subject import Subject
 from torchmdx.engines.cpu.build import tensornet_library
 from torchmdx.engines.cpu.engine import CpuEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine
@@ -58,7 +60,7 @@ ENGINES = {
 }
 # Under the interpreter a run of the kernels takes seconds: these say the most in the least time.
 INTERPRETED_CHECKS = ("batch", "stress", "one atom", "energy alone", "padding", "overflow")
-INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb")
+INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb", "coulomb-ewald")
 OPTIONS = [
     dict(num_layers=0),
     dict(num_layers=1, group="SO(3)"),
@@ -121,7 +123,7 @@ def test_every_network_and_prior(make_kind, engine, kind):
     assert_passes("stress", engine, make_kind(kind, torch.float32))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=as_text)
 @pytest.mark.parametrize("engine", engines())
 def test_every_option(make_potential, engine, options):
     if takes_long(engine, kind="options"):

@@ -8,8 +8,8 @@ from ase import Atoms
 from compiled_runs import batch_of, relative
 
 from torchmdx.engines.cpu import build, coulomb
-from torchmdx.evaluation.derivatives import strained, strained_positions
-from torchmdx.models.priors.base import Geometry
+from torchmdx.evaluation.derivatives import strained, strained_cell, strained_positions
+from torchmdx.models.priors.base import Geometry, Lattice
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -21,12 +21,20 @@ CHANNELS = 5
 def batch(ethanol, crystal, cation, slab):
     """Open and periodic systems, one without atoms, with given charges."""
     made = batch_of(ethanol, crystal, Atoms(), slab, cation, Atoms("O"), dtype=torch.float64)
-    given = torch.linspace(-0.5, 0.7, made.num_atoms, dtype=torch.float64)
-    return dataclasses.replace(made, partial_charges=given)
+    given = neutral_slabs(made, torch.linspace(-0.5, 0.7, made.num_atoms, dtype=torch.float64)[:, None])
+    return dataclasses.replace(made, partial_charges=given[:, 0])
+
+
+def neutral_slabs(batch, charges):
+    """Charged slabs have no lattice sum."""
+    sums = torch.zeros(batch.num_systems, charges.shape[1], dtype=charges.dtype)
+    means = sums.index_add(0, batch.system_index, charges) / batch.counts().clamp(min=1)[:, None]
+    return charges - torch.where((batch.pbc.sum(-1) == 2)[:, None], means, 0.0)[batch.system_index]
 
 
 def charges_of(batch):
-    return torch.rand(batch.num_atoms, CHANNELS, generator=torch.Generator().manual_seed(1)) - 0.5
+    drawn = torch.rand(batch.num_atoms, CHANNELS, generator=torch.Generator().manual_seed(1)) - 0.5
+    return neutral_slabs(batch, drawn)
 
 
 def exact(prior, batch, edges, channels):
@@ -36,7 +44,8 @@ def exact(prior, batch, edges, channels):
     channels = channels.double().requires_grad_()
     vectors = strained(edges.vectors(positions, batch.cell, batch.system_index), strain, edges, batch.system_index)
     places = strained_positions(positions, strain, batch.system_index)
-    energies = prior(Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), places, channels))
+    lattice = Lattice(places, strained_cell(batch.cell, strain))
+    energies = prior(Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), places, channels, lattice))
     slope, virial, pull = torch.autograd.grad(
         energies.sum(), (positions, strain, channels), allow_unused=True, materialize_grads=True
     )
@@ -52,6 +61,9 @@ def exact(prior, batch, edges, channels):
         dict(dielectric=1.0, switch=(1.0, 4.0), strength=3.0),
         dict(weights=(1.0, 0.0, 2.0, 0.5, -0.5)),
         dict(charges="given"),
+        dict(periodic="ewald", accuracy=1e-4),
+        dict(periodic="ewald", accuracy=1e-5, cutoff=5.5, damping=2.0, weights=(1.0, 0.0, 2.0, 0.5, -0.5)),
+        dict(periodic="ewald", accuracy=1e-3, switch=(0.5, 3.0), charges="given"),
     ],
     ids=str,
 )
@@ -61,7 +73,7 @@ def test_it_is_the_prior(batch, settings, skin):
     given = config.charges == "given"
     prior, channels = Coulomb(config, *(() if given else (CHANNELS, 1))), charges_of(batch)
     edges = brute_force(batch, config.cutoff + skin)
-    found = coulomb.evaluate(prior, batch, edges, None if given else channels)
+    found = coulomb.evaluate(prior, batch, edges, None if given else channels, forces=True, stress=True)
     energies, slope, virial, pull = exact(prior, batch, edges, channels)
     assert float(energies.abs().max()) > 1e-2
     assert relative(found.energies, energies) < 1e-6
@@ -80,7 +92,7 @@ def test_equal_bits_for_any_number_of_threads(crystal, ethanol, cut):
     edges, results = brute_force(batch, 5.0), []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        results.append(coulomb.evaluate(prior, batch, edges, channels))
+        results.append(coulomb.evaluate(prior, batch, edges, channels, forces=True, stress=True))
     for other in results[1:]:
         for name in ("energies", "slope", "virial", "pull"):
             assert torch.equal(getattr(other, name), getattr(results[0], name))
@@ -88,7 +100,9 @@ def test_equal_bits_for_any_number_of_threads(crystal, ethanol, cut):
 
 def test_no_atoms():
     batch = batch_of(Atoms())
-    found = coulomb.evaluate(Coulomb(CoulombConfig(), 1), batch, brute_force(batch, 10.0), torch.zeros(0, 1))
+    found = coulomb.evaluate(
+        Coulomb(CoulombConfig(), 1), batch, brute_force(batch, 10.0), torch.zeros(0, 1), forces=True, stress=True
+    )
     assert found.energies.shape == (0,)
     assert found.virial.tolist() == [[[0.0] * 3] * 3]
 
@@ -96,7 +110,7 @@ def test_no_atoms():
 def test_results_add_up(ethanol):
     batch = batch_of(ethanol)
     prior, channels = Coulomb(CoulombConfig(), CHANNELS), charges_of(batch)
-    one = coulomb.evaluate(prior, batch, brute_force(batch, 5.0), channels)
+    one = coulomb.evaluate(prior, batch, brute_force(batch, 5.0), channels, forces=True, stress=True)
     assert torch.equal((one + one).pull, 2 * one.pull)
     without = coulomb.PriorResult(one.energies, one.slope, one.virial, None)
     assert torch.equal((without + one).pull, one.pull)

@@ -15,6 +15,8 @@ extern "C" void launch(const Maps *p, int which, int clusters, int shared_bytes)
     run_grid(clusters * SHARES, THREADS, SHARES, shared_bytes, functions[which]);
 }
 
+extern "C" void cutoff(float r, float c, float *values) { cosine_cut(r, c, values[0], values[1]); }
+
 // What Python has to know as well.
 extern "C" int constant(int which)
 {

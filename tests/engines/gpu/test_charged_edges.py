@@ -14,6 +14,7 @@ from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.evaluation.derivatives import evaluate
 
 
+@pytest.mark.nightly
 @needs_kernels
 @pytest.mark.parametrize(("keeps", "layers"), [(False, 1), (True, 2)])
 def test_two_maps_in_one_kernel_agree(make_potential, keeps, layers, ethanol, wire):
@@ -28,6 +29,7 @@ def test_two_maps_in_one_kernel_agree(make_potential, keeps, layers, ethanol, wi
     torch.testing.assert_close(alone, evaluate(potential.double(), batch).energy, atol=1e-5, rtol=1e-7)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_values_that_are_not_finite_show_behind_two_maps(make_potential, ethanol):
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
@@ -37,6 +39,7 @@ def test_values_that_are_not_finite_show_behind_two_maps(make_potential, ethanol
     assert found.energy.isnan().all()
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_what_is_made_again_in_pieces_is_the_same(make_potential, ethanol, wire):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=2)

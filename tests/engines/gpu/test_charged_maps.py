@@ -10,6 +10,7 @@ from emulated import compiled
 from interpreter import DEVICE, INTERPRETED, needs_kernels
 
 from torchmdx import Potential, TensorNet2Config
+from torchmdx.engines import ops
 from torchmdx.neighbors.brute_force import brute_force
 
 pytest.importorskip("triton")
@@ -112,12 +113,7 @@ def slopes(z1, z2, g3, fast):
     """The gradient in z₁, in float64."""
     filters = fast.charged.filters[0]
     middle, last = (m.big.double() + m.small.double() for m in (filters.middle, filters.last))
-
-    def slope(z):
-        s = torch.sigmoid(z.double())
-        return s * (1 + z.double() * (1 - s))
-
-    return ((g3.double().flatten(1) @ last) * slope(z2)) @ middle * slope(z1)
+    return ((g3.double().flatten(1) @ last) * ops.slope(z2.double())) @ middle * ops.slope(z1.double())
 
 
 def test_every_warp_has_its_part_of_a_matrix():

@@ -16,6 +16,7 @@ from interpreter import INTERPRETED, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of, run
 
 from torchmdx import CapturedStep, Potential, TensorNet2Config
+from torchmdx.engines import ops
 from torchmdx.engines.plan import Workload, machine_named
 from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.evaluation.derivatives import evaluate
@@ -74,17 +75,12 @@ def weights():
     )
 
 
-def slope(z):
-    s = torch.sigmoid(z)
-    return s * (1 + z * (1 - s))
-
-
 def exact(w, z1, g3):
     """z₃ and the gradient in z₁, in float64."""
     z2 = torch.nn.functional.silu(z1.double()) @ w.middle.T + w.middle_bias.double()
     z3 = torch.nn.functional.silu(z2) @ w.last.T + w.last_bias.double().flatten()
-    g2 = (g3.double().flatten(1) @ w.last) * slope(z2)
-    return z3, (g2 @ w.middle) * slope(z1.double())
+    g2 = (g3.double().flatten(1) @ w.last) * ops.slope(z2)
+    return z3, (g2 @ w.middle) * ops.slope(z1.double())
 
 
 def rows_of(count, spare, seed=0):

@@ -5,13 +5,14 @@ import torch
 from interpreter import DEVICE, needs_kernels
 from test_gpu_tensornet import needs_bfloat16
 
+from torchmdx.engines import ops
 from torchmdx.models import tensors
 from torchmdx.models.activations import ACTIVATIONS
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from torchmdx.engines.gpu.triton import edge_geometry, nine, tf32_product  # noqa: E402
+from torchmdx.engines.gpu.triton import nine, tf32_product  # noqa: E402
 from torchmdx.engines.gpu.triton.activations import activate, slope  # noqa: E402
 from torchmdx.engines.gpu.triton.forces import sum_systems  # noqa: E402
 
@@ -89,18 +90,15 @@ def test_the_square_of_a_tensor_and_its_gradient():
 def test_the_normalised_tensor_and_its_gradient():
     x, g, out, gx = random_tensors(4)
     normalise_both_ways[(1,)](x, g, out, gx, CHANNELS)
-    assert_adjoint(lambda x: x / (tensors.squared_norm(x) + 1)[:, None], [x], g, out, [gx])
+    assert_adjoint(ops.normalise, [x], g, out, [gx])
 
 
 @pytest.mark.parametrize("reflections", [True, False])
 def test_the_message_product_and_its_gradients(reflections):
     y, m, g, out, gy, gm = random_tensors(6)
     product_both_ways[(1,)](y, m, g, out, gy, gm, 0.9, reflections, CHANNELS)
-
-    def product(y, m):
-        return 0.9 * tensors.symmetric_product(y, m) if reflections else 2 * tensors.product(y, m)
-
-    assert_adjoint(product, [y, m], g, out, [gy, gm])
+    factor = torch.full((1, 1, 1), 0.9, dtype=torch.float64, device=DEVICE)
+    assert_adjoint(lambda y, m: ops.product(y, m, factor, reflections=reflections), [y, m], g, out, [gy, gm])
 
 
 # What products may differ by, relative to the largest: rounding of sums, or of operands to TF32 and bfloat16.
@@ -164,8 +162,7 @@ def test_products_and_what_follows_them(precision, after):
         x, matrix.big, matrix.small, out if after == "slope" else row, out, 70, INNER=48, WIDTH=32,
         PRECISION=precision, ACTIVATION="silu", AFTER=after, **CUT,
     )  # fmt: skip
-    act, exact = torch.nn.functional.silu, z.double().requires_grad_()
-    (slopes,) = torch.autograd.grad(act(exact).sum(), exact)
+    act, slopes = torch.nn.functional.silu, ops.slope(z.double())
     x, w = x.double(), w.double()
     wanted = {"bias": act(x) @ w.T + row, "scale": (x @ w.T) * row, "slope": (x @ w.T) * slopes}[after]
     assert (out - wanted).abs().max() < ROUNDING[precision] * wanted.abs().max()
@@ -176,30 +173,8 @@ def test_activations_and_their_slopes(name):
     z = torch.cat([torch.linspace(-30, 30, 255), torch.tensor([0.0])]).to(DEVICE)
     out, found = torch.empty_like(z), torch.empty_like(z)
     activate_both_ways[(1,)](z, out, found, name, len(z))
-    exact = z.double().requires_grad_()
-    value = ACTIVATIONS[name]()(exact)
-    (wanted,) = torch.autograd.grad(value.sum(), exact)
-    torch.testing.assert_close(out.double(), value, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
-
-
-@triton.jit
-def cut_with_slope(STRETCH, OUT, SLOPE, cutoff, BLOCK: tl.constexpr):
-    e = tl.arange(0, BLOCK)
-    cut, slope = edge_geometry.cosine_cut(STRETCH, e, e < BLOCK, cutoff)
-    tl.store(OUT + e, cut)
-    tl.store(SLOPE + e, slope)
-
-
-def test_cutoff_function_and_its_slope():
-    r = torch.linspace(0.1, 4.9, 64, dtype=torch.float64).requires_grad_()
-    stretch = torch.stack([torch.ones(64), 1 / r.detach()], dim=1).float().to(DEVICE)
-    found, slope = torch.empty(64, device=DEVICE), torch.empty(64, device=DEVICE)
-    cut_with_slope[(1,)](stretch, found, slope, 5.0, 64)
-    value = edge_geometry.cosine_cut_at(r, 5.0)
-    (wanted,) = torch.autograd.grad(value.sum(), r)
-    torch.testing.assert_close(found.double().cpu(), value.detach(), atol=1e-6, rtol=0)
-    torch.testing.assert_close(slope.double().cpu(), wanted, atol=1e-6, rtol=0)
+    torch.testing.assert_close(out.double(), ACTIVATIONS[name]()(z.double()), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found.double(), ops.slope(z.double(), name), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("counts", [[5], [0, 3, 0, 0, 2], [1, 40, 0, 7], [3000, 1500]], ids=str)

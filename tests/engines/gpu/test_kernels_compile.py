@@ -62,13 +62,23 @@ def step(kind):
     launch_finish(buffers, edges, *results, to_host=len(buffers.output))
 
 def priors(kind):
-    from torchmdx.engines.gpu.triton import coulomb, near_list as near_rows
+    from torchmdx.engines.gpu.triton import coulomb, near_list as near_rows, reciprocal
     from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])
     edges = brute_force(batch, 3.0)
     switch = (1.0, 2.0) if kind == "switched" else None
     coulomb.evaluate(Coulomb(CoulombConfig(cutoff=3.0, switch=switch)), batch, edges, torch.ones(2, 1), stress=True)
+    summed = Coulomb(CoulombConfig(cutoff=5.0, accuracy=1e-2, periodic="ewald"), 1, 16)
+    summed.keep_lists()
+    charges = torch.ones(1, 2, 16)
+    coulomb.evaluate(summed, batch, edges, charges[0], stress=True)
+    for forces in (True, False):
+        direct = reciprocal.DirectReciprocal(summed, batch, 16, 16)
+        vectors = summed.vectors_for(batch, charges[0], edges.overflow)
+        direct.run(vectors, batch, charges, edges.overflow, forces=forces)
+        results = coulomb.Found(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 3), torch.zeros_like(charges), None)
+        direct.add(batch, charges, results)
     near = near_rows.NearRows(2.0)
     near.capacity = 4
     near.edges(batch, edges)
@@ -177,7 +187,10 @@ EXPECTED = {
     ("headed", "few"): {"embed", "layer"},
     ("headed", "many"): {"read_energies"},
     ("step", "float32"): {"_prepare", "_finish"},
-    ("priors", "damped"): {"every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"},
+    ("priors", "damped"): {
+        *("every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"),
+        *("lattices", "places", "structure_factors", "amplitudes", "fields", "collect"),
+    },
     ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},
     ("search", "1"): {"count_bins", "start_bins", "spread", "order_bins", "find_pairs", "start_rows", "write_edges"},
@@ -232,10 +245,11 @@ OTHERS = {
     86: [*EVERY, ("half", "many"), ("search", "1"), ("search", "pairs")],
     89: [*EVERY, ("tf32", "many"), ("gated", "many"), ("tensornet2", "few"), ("charged", "few")],
     100: [*EVERY, ("search", "1"), ("step", "float32"), ("priors", "damped")],
-    120: [*EVERY, ("search", "1"), ("step", "float32"), ("training", "float32")],
+    120: [*EVERY, ("search", "1"), ("step", "float32"), ("training", "float32"), ("priors", "damped")],
 }
 
 
+@pytest.mark.nightly_for("step", "tensornet", "search", "tensornet2")
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", TOGETHER, ids="-".join)
 def test_every_kernel_compiles(kinds):

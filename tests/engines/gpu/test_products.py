@@ -4,6 +4,7 @@ import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 
+from torchmdx.engines import ops
 from torchmdx.engines.plan.launch_sizes import Block, Tiles
 
 ATOMS, CHANNELS = 21, 32
@@ -63,7 +64,7 @@ def test_maps_of_atoms(after):
     )
     out = filled(ATOMS, 2 * CHANNELS)
     products()._multiply(x.float().to(DEVICE), parts, side.float().to(DEVICE), out, after)
-    matrix, slope = matrix.float().double(), torch.sigmoid(side) * (1 + side * (1 - torch.sigmoid(side)))
+    matrix, slope = matrix.float().double(), ops.slope(side)
     expected = {
         "bias": torch.nn.functional.silu(x) @ matrix.T + side,
         "scale": x @ matrix.T * side,

@@ -13,6 +13,7 @@ from torchmdx.engines.plan.launch_sizes import LEAN_ATOMS, Block, Tiles, first_l
 from torchmdx.neighbors.brute_force import brute_force
 
 
+@pytest.mark.nightly_for("in place-3-float32", "not in place-1-half", "not in place-3-float32", "not in place-3-half")
 @needs_kernels
 @pytest.mark.parametrize("precision", ["float32", "half"])
 @pytest.mark.parametrize("num_layers", [1, 3])

@@ -1,5 +1,6 @@
-"""Fused kernels with priors beside them, against the exact model in float64."""
+"""Fused kernels with priors evaluated separately, against the exact model in float64."""
 
+import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 from test_gpu_tensornet import batch_of
@@ -7,10 +8,8 @@ from test_gpu_tensornet import batch_of
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.neighbors.brute_force import brute_force
 
-# The interpreter takes a quarter of a minute for some; without charges all go the same way.
-PRIORS = ("zbl", "coulomb", "everything") + (("d2", "d3", "coulomb-cut") if DEVICE == "cuda" else ())
 
-
+@pytest.mark.nightly
 @needs_kernels
 def test_what_pulls_on_charges_of_every_layer_reaches_the_forces(make_potential, ethanol, cation):
     """An energy of all charges, from outside: against differences of the exact one."""

@@ -6,6 +6,7 @@ import torch
 from pair_lists import CUTOFF, listed, random, systems
 
 from torchmdx import Batch, Potential, System, TensorNetConfig
+from torchmdx.engines import ops
 from torchmdx.engines.pairs.energy import differentiate_pairwise
 from torchmdx.engines.pairs.messages import Messages, Surroundings
 from torchmdx.engines.pairs.multilinear import partial
@@ -113,13 +114,11 @@ def test_without_any_pair():
     assert (result.forces == 0).all()
 
 
-def loop_messages(pairs: PairList, f, x, g) -> torch.Tensor:
-    part = [0, 1, 1, 1, 2, 2, 2, 2, 2]
-    total = sum((f[-1, part[m]] * x[:, m] * g[:, m]).sum() for m in range(9))
-    for e in range(int(pairs.edges.num_edges)):
-        i, j, p = int(pairs.edges.target[e]), int(pairs.edges.source[e]), int(pairs.code[e]) // 2
-        total = total + sum((f[p, part[m]] * x[j, m] * g[i, m]).sum() for m in range(9))
-    return total
+def plain_messages(pairs: PairList, f, x, g) -> torch.Tensor:
+    edges = pairs.edges.trimmed()
+    return (
+        ops.message(edges.target, f[pairs.code[: edges.capacity].long() // 2], f[-1:], x, x[edges.source]) * g
+    ).sum()
 
 
 def loop_surroundings(pairs: PairList, d, f, z, g) -> torch.Tensor:
@@ -181,7 +180,7 @@ def components(m):
 def number(name: str, pairs: PairList, *values) -> torch.Tensor:
     """The form itself, written another way."""
     if name == "messages":
-        return loop_messages(pairs, *values)
+        return plain_messages(pairs, *values)
     if name == "surroundings":
         return loop_surroundings(pairs, *values)
     a, b, h = values
@@ -239,6 +238,9 @@ def test_partial_derivatives_are_those_of_the_form(pairs, name):
         torch.testing.assert_close(found, expected_here, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.nightly_for(
+    "messages", "products", "surroundings", "torch-linear", "torch-norms", "torch-symmetric products"
+)
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_they_can_be_differentiated_twice(name):
@@ -308,6 +310,7 @@ class TestKernels:
 
         self.kernels = form_kernels
 
+    @pytest.mark.nightly_for("dtype1")
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_messages_and_surroundings(self, pairs, dtype):
         tolerance = dict(rtol=1e-11, atol=1e-11) if dtype == torch.float64 else dict(rtol=1e-4, atol=1e-4)
@@ -379,6 +382,7 @@ class TestKernels:
             torch.testing.assert_close(in_x, derivative(order + 1, x) * g * h)
             torch.testing.assert_close(in_g, derivative(order, x) * h)
 
+    @pytest.mark.nightly_for("150")
     @pytest.mark.parametrize("width", [5, 150])
     def test_silu_of_rows(self, width):
         from torchmdx.engines.pairs.kernels import silu as silu_kernels

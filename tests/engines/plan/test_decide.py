@@ -3,15 +3,14 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import torchmdx
 from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
+from torchmdx.models.qet import QETConfig
 
 ETHANOL = Workload.usual(9)
 
@@ -25,12 +24,12 @@ def found(config, machine, precision="float32", priors=(), **facts):
     ("case", "engine", "why"),
     [
         (dict(machine="H100"), "fused", "fused kernels"),
-        (dict(machine="RTX 4090", priors=[ZBLConfig()]), "fused", "fused kernels, and priors beside them"),
+        (dict(machine="RTX 4090", priors=[ZBLConfig()]), "fused", "fused kernels, priors separately"),
         (dict(machine="H100", precision="float64"), "exact", "float64 takes the exact model"),
         (dict(machine="CPU", precision="float64"), "exact", "float64 takes the exact model"),
         (dict(machine="H100", triton=False), "pairs", "network of pairs: it needs triton, which is not installed"),
         (dict(machine="CPU"), "C", "one call into C on the CPU"),
-        (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, and priors beside it"),
+        (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, priors separately"),
         (dict(machine="CPU", compiled=False), "pairs", "network of pairs: it needs the compiled library"),
         (
             dict(machine="CPU", compiled=False, pair_kernels=False),
@@ -45,7 +44,7 @@ def found(config, machine, precision="float32", priors=(), **facts):
         (
             dict(machine="CPU", network=dict(kind="Mine")),
             "exact",
-            "exact model: its network must be a TensorNet or a TensorNet2, got a Mine",
+            "exact model: its network must be a TensorNet, a TensorNet2, a QET, got a Mine",
         ),
         (
             dict(machine="H100", network=dict(kind="Mine")),
@@ -83,6 +82,25 @@ def test_a_tensornet(case, engine, why):
 def test_a_tensornet2(case, engine, why):
     plan = found(TensorNet2Config(), **case)
     assert (plan.engine, plan.why) == (engine, why)
+
+
+@pytest.mark.parametrize(
+    ("case", "engine", "why"),
+    [
+        (dict(machine="CPU"), "C", "features in C on the CPU, equilibration and head between the passes"),
+        (dict(machine="CPU", compiled=False), "pairs", "network of pairs: it needs the compiled library"),
+        (
+            dict(machine="H100"),
+            "pairs",
+            "network of pairs: the charge equilibration of a QET has no fused kernels",
+        ),
+    ],
+    ids=str,
+)
+def test_a_qet(case, engine, why):
+    plan = found(QETConfig(), **case)
+    assert (plan.engine, plan.why) == (engine, why)
+    assert plan.warning == (why.removeprefix("network of pairs: ") if case["machine"] == "H100" else None)
 
 
 def test_who_leaves_the_kernels_on_a_gpu_is_warned():
@@ -158,22 +176,3 @@ print([name for name in sys.modules if name == "triton" or name.startswith("torc
 def test_a_plan_needs_no_gpu_no_triton_and_no_engine():
     done = subprocess.run([sys.executable, "-c", PURE], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-PAGE = Path(torchmdx.__file__).parents[1] / "docs" / "what_runs.md"
-
-
-def table_of(config):
-    """The table of the page: sizes and machines."""
-    cards = ("H100", "A100", "RTX 4090", "CPU")
-    lines = ["| atoms | " + " | ".join(cards) + " |", "|" + "---|" * (1 + len(cards))]
-    for atoms in (22, 49, 166, 600, 2489, 24_000):
-        plans = [plan(config, [], Workload.usual(atoms), "float32", machine_named(card)) for card in cards]
-        lines.append(f"| {atoms:,} | " + " | ".join(each.short for each in plans) + " |")
-    return "\n".join(lines)
-
-
-@pytest.mark.skipif(not PAGE.exists(), reason="needs the documentation")
-@pytest.mark.parametrize("config", [TensorNetConfig(), TensorNet2Config()], ids=["tensornet", "tensornet2"])
-def test_the_page_shows_what_runs(config):
-    assert table_of(config) in PAGE.read_text(), f"the table must be\n{table_of(config)}"

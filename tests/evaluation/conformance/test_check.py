@@ -11,6 +11,7 @@ from torchmdx.evaluation.conformance.check import SUITE
 from torchmdx.models import registry
 
 
+@pytest.mark.nightly_for("everything", "tensornet2", "tensornet-SO(3)")
 @pytest.mark.parametrize("kind", kinds("tensornet", "tensornet-SO(3)", "tensornet2", "everything"))
 def test_models_of_torchmdx_conform(make_kind, kind):
     potential = make_kind(kind)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from ase.build import make_supercell
 from model_kinds import FEW, kinds
 from outside_model import Outside, OutsideConfig
@@ -77,6 +78,12 @@ def test_a_registered_model_has_its_own(ethanol):
     ethanol.calc = calculator_of(potential)
     outputs = potential.head(found).detach().numpy() * float(potential.scale)
     np.testing.assert_allclose(outputs, ethanol.get_potential_energies(), atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", kinds(*FEW, "qet"))
+def test_an_empty_structure_has_none(make_kind, chiral, kind):
+    calculator = calculator_of(make_kind(kind))
+    assert calculator.get_descriptors(Atoms()).shape == (0, calculator.get_descriptors(chiral).shape[1])
 
 
 def test_they_are_those_of_the_last_calculation(make_potential, ethanol):

@@ -27,7 +27,7 @@ def ends_of(edges, count) -> list[tuple[int, int]]:
 def test_bad_structures_are_refused(make_potential, ethanol):
     potential = make_potential()
     ethanol.positions[3] = ethanol.positions[4]
-    with pytest.raises(ValueError, match="atoms must be apart, got atoms 3 and 4"):
+    with pytest.raises(ValueError, match="atoms must not coincide, got atoms 3 and 4"):
         Pairs.of(potential, System.from_ase(ethanol))
     ethanol.numbers[0] = 80
     with pytest.raises(ValueError, match="knows atomic numbers up to 35, got 80 for atom 0"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ase.build import molecule
 
-from torchmdx.dynamics.trajectory import Frame
+from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 from torchmdx.report.view.hdf5 import open_hdf5, open_trajectory
 from torchmdx.report.view.read import read
@@ -21,7 +21,9 @@ def frames(tmp_path):
     for place in range(5):
         atoms.translate([0.1, 0, 0])
         found.append(atoms.copy())
-        file.append(Frame(atoms.positions, atoms.cell.array, np.zeros((3, 3)), 0.01 * place, -1.0, 0.1, 300.0))
+        file.append(
+            TrajectoryFrame(atoms.positions, atoms.cell.array, np.zeros((3, 3)), 0.01 * place, -1.0, 0.1, 300.0)
+        )
     file.close()
     atoms.write(tmp_path / "run.final.xyz")
     return found

@@ -4,11 +4,11 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from torchmdx.report.view.recording import Recording
+from torchmdx.report.view.recording import ThinnedSteps
 
 
 def recorded(number, **limits):
-    recording = Recording(**limits)
+    recording = ThinnedSteps(**limits)
     for step in range(number):
         atoms = Atoms("H2", [[0, 0, 0], [0, 0, 0.7 + step]])
         atoms.calc = SinglePointCalculator(atoms, energy=-float(step))
@@ -46,4 +46,4 @@ def test_large_structures_keep_both_ends():
 
 def test_nothing_recorded():
     with pytest.raises(ValueError, match="a recording needs at least one structure, got none"):
-        Recording().frames("t")
+        ThinnedSteps().frames("t")

@@ -4,7 +4,7 @@ from ase.build import molecule
 from pages import data_of, distances, positions_of
 
 from torchmdx.dynamics.trajectory import Trajectory
-from torchmdx.report.view.recording import Recording
+from torchmdx.report.view.recording import ThinnedSteps
 from torchmdx.report.view.run_page import write_relaxation_page, write_run_page
 
 pytest.importorskip("plotly")
@@ -58,7 +58,7 @@ def test_a_page_that_fails_is_one_line_and_no_error(run, capsys, monkeypatch, pr
 
 
 def test_the_page_of_a_relaxation(tmp_path):
-    recording = Recording()
+    recording = ThinnedSteps()
     for step in range(3):
         atoms = molecule("H2O")
         atoms.positions *= 1 + 0.01 * step

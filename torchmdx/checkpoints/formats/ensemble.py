@@ -2,12 +2,14 @@
 
 The names of member k's tensors in the file have the prefix `members.k.`. The metadata hold the format and version of
 the file, and for each member the metadata of a file with that member alone: format version, configuration, priors.
-Readers of single potentials refuse the file because of its format.
+Of a calibrated ensemble, spread_factors are those of energies and forces. Readers of single potentials refuse the file
+because of its format.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 
 from safetensors.torch import save as serialize
@@ -16,6 +18,7 @@ from torch import Tensor
 from torchmdx.checkpoints.formats.own import Contents, contents, deserialized, reading_of
 from torchmdx.checkpoints.formats.reading import Reading
 from torchmdx.checkpoints.formats.source import Source
+from torchmdx.models.ensemble import UNCALIBRATED
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.damaged_file import is_newer, parse_json
 
@@ -40,16 +43,31 @@ def read(source: Source, read_one: Callable[[Source], Reading]) -> list[Reading]
     return [reading_of(*held, f"{source.origin}/member {k}", source.sha256) for k, held in enumerate(found)]
 
 
-def to_bytes(readings: Sequence[Potential | Reading]) -> bytes:
+def to_bytes(readings: Sequence[Potential | Reading], spread_factors: tuple[float, float] = UNCALIBRATED) -> bytes:
     """The content of a file of several potentials, of readings with the report on each."""
     return pack(
-        [contents(one.potential, one.report) if isinstance(one, Reading) else contents(one) for one in readings]
+        [contents(one.potential, one.report) if isinstance(one, Reading) else contents(one) for one in readings],
+        spread_factors,
     )
 
 
-def pack(members: list[Contents]) -> bytes:
+def spread_factors(source: Source) -> tuple[float, float]:
+    """Factors of the spreads, 1 for an ensemble that is not calibrated. Raises ValueError, naming the file."""
+    text = source.metadata.get("spread_factors")
+    if text is None:
+        return UNCALIBRATED
+    found = parse_json(text)
+    sound = isinstance(found, list) and len(found) == 2
+    if not sound or not all(type(one) is float and 0 < one < math.inf for one in found):
+        raise ValueError(f"spread_factors of {source.origin!r} must be two numbers > 0, got {text[:80]!r}")
+    return found[0], found[1]
+
+
+def pack(members: list[Contents], spread_factors: tuple[float, float] = UNCALIBRATED) -> bytes:
     """The content of a file of several potentials."""
+    calibrated = {} if spread_factors == UNCALIBRATED else {"spread_factors": json.dumps(list(spread_factors))}
     metadata = {
+        **calibrated,
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "members": json.dumps([held for held, _ in members]),

@@ -20,12 +20,13 @@ from torchmdx.commands.demo_run.pictures import draw_ramachandran
 from torchmdx.commands.demo_run.torsions import PHI, PSI
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.integrators import Langevin
-from torchmdx.dynamics.log import Log, Row, columns_of, read_log
-from torchmdx.dynamics.recorded import rows_of
-from torchmdx.dynamics.recording import MOST_TEMPERATURE, Unstable
+from torchmdx.dynamics.log import Log, LogRow, columns_of, read_log
 from torchmdx.dynamics.relaxation.run import relax
+from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE
 from torchmdx.dynamics.run.plot import plot_log
 from torchmdx.dynamics.run.progress import SimulationProgress, ns_per_day
+from torchmdx.dynamics.run.recorded import rows_of
+from torchmdx.dynamics.run.recording import Unstable
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory import Trajectory, read_frames
 from torchmdx.evaluation.derivatives import evaluate
@@ -76,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
     device = choose_device(options.device, "--device")
-    potential = load_one(options.model, dtype=torch.float32, device=device, coulomb_cutoff=options.coulomb_cutoff)
+    treatment = dict(coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
+    potential = load_one(options.model, dtype=torch.float32, device=device, **treatment)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)
@@ -171,9 +173,9 @@ def _record(demo: Run, dynamics: Dynamics, rate: float, interrupts: Interrupts) 
     return last
 
 
-def _row(state: Snapshot, speed: float | None = None) -> Row:
-    (row,) = rows_of(state, [False], speed=speed, exchange=False)
-    return row
+def _row(state: Snapshot, speed: float | None = None) -> LogRow:
+    (row,) = rows_of(state, [False], exchange=False)
+    return row if speed is None else row.with_speed(speed)
 
 
 def _centre(state: Snapshot) -> Floats:
@@ -182,7 +184,7 @@ def _centre(state: Snapshot) -> Floats:
     return found
 
 
-def _require_stable(row: Row) -> None:
+def _require_stable(row: LogRow) -> None:
     if not row.temperature < MOST_TEMPERATURE:
         raise Unstable(
             f"step {row.step}: the run is unstable: it has a temperature of {row.temperature:.3g} K; another --model "

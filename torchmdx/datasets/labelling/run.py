@@ -29,7 +29,7 @@ SOON = 2.0  # s
 
 @dataclass(frozen=True)
 class Paths:
-    """An output and the files beside it."""
+    """An output and the files next to it."""
 
     output: Path
 
@@ -75,7 +75,10 @@ class Crew:
 
 @dataclass(frozen=True)
 class Summary:
-    """Results of a call of `label`. num_frames: in total, as far as known; complete: whether all work is done."""
+    """Results of a call of `label`. num_frames: in total, as far as known; complete: whether all work is done.
+
+    is_read: False if it was stopped while it read the files.
+    """
 
     paths: Paths
     num_frames: int
@@ -83,6 +86,7 @@ class Summary:
     failures: tuple[Failure, ...]
     notes: tuple[str, ...]
     complete: bool
+    is_read: bool = True
 
 
 def label(
@@ -122,7 +126,10 @@ def _label(
         raise FileExistsError(f"--output must be new, got {str(output)!r}; --overwrite replaces it")
     choice.require()
     _check_smiles(smiles, sampling)
-    counts, digest = _survey(files, crew.stream)
+    try:
+        counts, digest = _survey(files, crew)
+    except _StoppedReading:
+        return Summary(paths, 0, 0, (), (), complete=False, is_read=False)
     settings: dict[str, Any] = {"structures": sum(counts), "SHA-256 of structures": digest, **choice.settings()}
     if sampling is not None:
         text = "\n".join(smiles) + f" {files.multiplicity}"
@@ -151,12 +158,18 @@ def _label(
     return Summary(paths, stage.total, ledger.num_labelled, failures, tuple(notes), complete)
 
 
-def _survey(files: StructureFiles, stream: TextIO) -> tuple[list[int], str]:
-    """Reads all files once; shows progress if that takes more than SOON."""
-    line = ProgressLine(stream)
+class _StoppedReading(Exception):
+    """A signal has come before anything was labelled."""
+
+
+def _survey(files: StructureFiles, crew: Crew) -> tuple[list[int], str]:
+    """Reads all files once; shows progress if that takes more than SOON. Raises _StoppedReading."""
+    line = ProgressLine(crew.stream)
     began = line.clock()
 
     def told(count: int) -> None:
+        if crew.stopped():
+            raise _StoppedReading
         if line.clock() - began > SOON and line.due():
             line.draw(f"{count:,} frames read")
 
@@ -187,7 +200,7 @@ def _check_smiles(smiles: Sequence[str], sampling: Sampling | None) -> None:
     if not smiles:
         return
     if sampling is None:
-        raise ValueError(f"SMILES need --sample, which makes geometries of them, got {smiles[0]!r} without")
+        raise ValueError(f"SMILES need --sample, which generates geometries, got {smiles[0]!r} without")
     require_rdkit()
     for text in smiles:
         check_smiles(text)

@@ -12,7 +12,7 @@ from torchmdx.dynamics.relaxation.evaluations import Evaluations
 from torchmdx.dynamics.relaxation.fire import RUNNING, Fire, FireSettings
 from torchmdx.dynamics.relaxation.memory import most_atoms
 from torchmdx.dynamics.relaxation.slots import Slots
-from torchmdx.dynamics.relaxation.tasks import Relaxed, Task
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.capacity import CapacityError
@@ -35,13 +35,13 @@ SHRUNK_SHARE = {"cuda": 1 / 8, "cpu": 0.75}
 MOST_ROWS = 16
 
 
-class Batches:
+class RelaxationBatches:
     """Relaxes tasks of one group; iterate over `run` once."""
 
     def __init__(
         self,
         potential: Potential | Ensemble,
-        tasks: Sequence[Task],
+        tasks: Sequence[RelaxationTask],
         settings: FireSettings,
         *,
         precision: str,
@@ -75,7 +75,7 @@ class Batches:
             self.num_steps += STEPS_A_LOOK[self.kind]
             yield from self._finished()
 
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[RelaxationTask]:
         return [] if self._slots is None else self._slots.tasks
 
     def _limit_to_memory(self) -> None:

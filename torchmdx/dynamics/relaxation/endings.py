@@ -17,7 +17,7 @@ from torchmdx.dynamics.relaxation.fire import (
     TOO_FAR,
     FireSettings,
 )
-from torchmdx.dynamics.relaxation.tasks import Relaxed, Task
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
 from torchmdx.evaluation.derivatives import SAME_PLACE, AtomsTogether
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
-def relaxed(task: Task, settings: FireSettings, results: dict[str, Any], slot: int, first: int) -> Relaxed:
+def relaxed(task: RelaxationTask, settings: FireSettings, results: dict[str, Any], slot: int, first: int) -> Relaxed:
     """The result of a stored task. results: of the whole batch; slot, first: where the task is in them."""
     values, status = task.values, int(task.values["status"])
     atoms = task.atoms.copy()
@@ -84,7 +84,7 @@ def _closest(atoms: Atoms) -> str:
     return f"; the closest atoms, {i} and {j}, are {distances[i, j]:.3g} Å apart"
 
 
-def searchable(task: Task, potential: Potential | Ensemble) -> bool:
+def searchable(task: RelaxationTask, potential: Potential | Ensemble) -> bool:
     """Whether the neighbours of a stored task can be listed: not in a structure that has collapsed."""
     system = task.system
     batch = Batch(

@@ -33,7 +33,7 @@ class Evaluations:
         self.num_replayed = 0
 
     def run(self, count: int) -> None:
-        """So many steps; systems that end on the way stay where they are."""
+        """This number of steps; systems that end on the way stay where they are."""
         if not self._can_replay() or not self._replay(count):
             for _ in range(count):
                 self._evaluate()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from torchmdx.dynamics.relaxation.fire import FireSettings
-from torchmdx.dynamics.relaxation.tasks import Task
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step.captured_step import CapturedStep
@@ -19,7 +19,9 @@ PROBE_ATOMS = 256
 SHARE = 0.6
 
 
-def most_atoms(potential: Potential | Ensemble, tasks: Sequence[Task], settings: FireSettings, precision: str) -> int:
+def most_atoms(
+    potential: Potential | Ensemble, tasks: Sequence[RelaxationTask], settings: FireSettings, precision: str
+) -> int:
     """Atoms of a batch that fits, at least those of the largest task. The potential must be on a GPU."""
     probe = probe_tasks(tasks)
     device = potential.device
@@ -35,7 +37,7 @@ def most_atoms(potential: Potential | Ensemble, tasks: Sequence[Task], settings:
     return scaled(taken, batch.num_atoms, free + cached, largest=max(task.num_atoms for task in tasks))
 
 
-def probe_tasks(tasks: Sequence[Task]) -> list[Task]:
+def probe_tasks(tasks: Sequence[RelaxationTask]) -> list[RelaxationTask]:
     """Some of the tasks, evenly spread over all, with about PROBE_ATOMS atoms; at least one."""
     mean = sum(task.num_atoms for task in tasks) / len(tasks)
     wanted = max(1, min(len(tasks), round(PROBE_ATOMS / mean)))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
-from torchmdx.dynamics.relaxation.batches import Batches
+from torchmdx.dynamics.relaxation.batches import RelaxationBatches
 from torchmdx.dynamics.relaxation.endings import failed
 from torchmdx.dynamics.relaxation.fire import FireSettings
-from torchmdx.dynamics.relaxation.tasks import Relaxed, Task, groups_of, task_of
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed, groups_of, task_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
@@ -46,6 +46,7 @@ def relax(
     mode: str = "auto",
     batch_atoms: int | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
 ) -> list[Relaxed]:
     """Relaxes structures with FIRE, in batches; returns a `Relaxed` for each, in their order.
 
@@ -60,7 +61,7 @@ def relax(
     derivative of the enthalpy with respect to strain, divided by the number of atoms, eV. steps: at most, of each.
     cell: relax cells too. pressure: external, GPa. dtype: as for `Calculator`; None takes float32, float64 for an fmax
     below 0.001 eV/Å. device, mode: as for `Calculator`. batch_atoms: atoms in a batch; None chooses by
-    device and memory. coulomb_cutoff: as for `Calculator`.
+    device and memory. coulomb_cutoff, coulomb: as for `Calculator`.
     """
     found = relax_each(
         structures,
@@ -72,6 +73,7 @@ def relax(
         mode=mode,
         batch_atoms=batch_atoms,
         coulomb_cutoff=coulomb_cutoff,
+        coulomb=coulomb,
     )
     return sorted(found, key=lambda one: one.index)
 
@@ -87,6 +89,7 @@ def relax_each(
     mode: str = "auto",
     batch_atoms: int | None = None,
     coulomb_cutoff: float | None = None,
+    coulomb: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = log.info,
 ) -> Iterator[Relaxed]:
@@ -102,7 +105,7 @@ def relax_each(
         raise ValueError(f"batch_atoms must be >= 1, got {batch_atoms}")
     target = choose_device(device)
     require_mode(mode, target)
-    model = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff)
+    model = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
     return _run(list(structures), model, settings, charge, dtype, mode, batch_atoms, stop, report)
 
 
@@ -122,7 +125,7 @@ def _run(
     stop: Callable[[], bool],
     report: Callable[[str], None],
 ) -> Iterator[Relaxed]:
-    tasks: list[Task] = []
+    tasks: list[RelaxationTask] = []
     for index, atoms in enumerate(structures):
         try:
             tasks.append(task_of(index, atoms, model, settings, charge))
@@ -130,12 +133,12 @@ def _run(
             yield failed(index, atoms, str(error))
     _warn_of_doubts(model, tasks)
     for group in groups_of(tasks):
-        yield from Batches(
+        yield from RelaxationBatches(
             model, group, settings, precision=dtype, mode=mode, batch_atoms=batch_atoms, stop=stop, report=report
         ).run()
 
 
-def _warn_of_doubts(model: Potential | Ensemble, tasks: list[Task]) -> None:
+def _warn_of_doubts(model: Potential | Ensemble, tasks: list[RelaxationTask]) -> None:
     """Warns once of each kind of structure that the potential was not made for, with the number of structures."""
     kinds: Counter[tuple[int, float, bool]] = Counter()
     numbers: dict[tuple[int, float, bool], list[int]] = {}

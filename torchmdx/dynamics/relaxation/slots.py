@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchmdx.dynamics.relaxation.fire import EMPTY, RUNNING, Fire
-from torchmdx.dynamics.relaxation.tasks import Task, as_tensors, empty_values
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask, as_tensors, empty_values
 from torchmdx.step.padding import padding_positions
 from torchmdx.structures.system import Batch
 
@@ -22,7 +22,7 @@ class Slots:
 
     def __init__(self, num_atoms: int, num_slots: int, fire: Fire, cutoff: float) -> None:
         self.num_atoms, self.num_slots, self.fire = num_atoms, num_slots, fire
-        self.tasks: list[Task] = []
+        self.tasks: list[RelaxationTask] = []
         self._padding = padding_positions(num_atoms, cutoff)
 
     @property
@@ -30,10 +30,10 @@ class Slots:
         """Atoms of the tasks."""
         return sum(task.num_atoms for task in self.tasks)
 
-    def take(self, queue: deque[Task]) -> int:
+    def take(self, queue: deque[RelaxationTask]) -> int:
         """Moves tasks that fit from a queue into free slots; returns how many."""
         room, slots = self.num_atoms - self.used, self.num_slots - len(self.tasks)
-        passed: list[Task] = []
+        passed: list[RelaxationTask] = []
         taken = 0
         while queue and room and taken < slots and len(passed) < LOOK_AHEAD:
             task = queue.popleft()
@@ -102,7 +102,7 @@ class Slots:
                 task.values[name] = held[name][slot].copy()
             first = last
 
-    def pop_finished(self) -> list[tuple[int, int, Task]]:
+    def pop_finished(self) -> list[tuple[int, int, RelaxationTask]]:
         """(slot, first atom, task) of the stored tasks that have ended, which leave."""
         found, kept, first = [], [], 0
         for slot, task in enumerate(self.tasks):

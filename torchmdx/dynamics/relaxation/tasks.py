@@ -40,7 +40,7 @@ class Relaxed:
 
 
 @dataclass(eq=False)
-class Task:
+class RelaxationTask:
     """A structure on its way. values: its part of the buffers of `Fire`, by name, as NumPy arrays."""
 
     index: int
@@ -55,7 +55,7 @@ class Task:
 
 def task_of(
     index: int, atoms: Atoms, potential: Potential | Ensemble, settings: FireSettings, charge: float | None
-) -> Task:
+) -> RelaxationTask:
     """Raises ValueError or TypeError for a structure that cannot be relaxed."""
     system = System.from_ase(atoms, charge)
     if not system.num_atoms:
@@ -82,7 +82,7 @@ def task_of(
         "start_volume": atoms.get_volume() if settings.cell else 0.0,
         "count": float(count),
     }
-    return Task(index, atoms, system, values)
+    return RelaxationTask(index, atoms, system, values)
 
 
 def _require_cell(atoms: Atoms, settings: FireSettings) -> None:
@@ -115,12 +115,12 @@ def free_coordinates(atoms: Atoms) -> np.ndarray:
     return free
 
 
-def groups_of(tasks: Sequence[Task]) -> list[list[Task]]:
+def groups_of(tasks: Sequence[RelaxationTask]) -> list[list[RelaxationTask]]:
     """Tasks that may share a batch: periodic or not, with given partial charges or without; large ones first.
 
     Large ones first, so that what is left at the end, with few systems in a batch, is cheap.
     """
-    groups: dict[tuple[bool, bool], list[Task]] = {}
+    groups: dict[tuple[bool, bool], list[RelaxationTask]] = {}
     for task in tasks:
         key = (bool(task.system.pbc.any()), task.system.partial_charges is not None)
         groups.setdefault(key, []).append(task)

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling
-from torchmdx.dynamics.integrators import Bussi, Integrator, Langevin, VelocityVerlet
 from torchmdx.dynamics.restraints import read_restraints
-from torchmdx.dynamics.run.settings import Dynamics
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.runtime.devices import choose_device
 
@@ -31,18 +29,6 @@ def refuse_others(options: argparse.Namespace) -> None:
     for name in (name for name, is_given in given.items() if is_given):
         remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
         raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
-    if options.restart and (options.overwrite or options.velocities):
-        other = "--overwrite" if options.overwrite else "--velocities"
-        raise ValueError(f"--restart continues a run, got it with {other}")
-
-
-def integrator_of(settings: Dynamics) -> Integrator:
-    """The integrator of an ensemble and a thermostat."""
-    if settings.friction is not None:
-        return Langevin(settings.friction)
-    if settings.relaxation is not None:
-        return Bussi(settings.relaxation)
-    return VelocityVerlet()
 
 
 def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str, Any]:

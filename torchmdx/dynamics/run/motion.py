@@ -58,29 +58,6 @@ def unread_velocities(atoms: Atoms) -> str | None:
     return next((name for name in UNITLESS if atoms.has(name)), None)
 
 
-def with_masses(
-    velocities: NDArray[np.float64],
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
-    fixed: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """Velocities [N,3] for other masses [N]: each is multiplied by sqrt(m before / m after), so that temperatures stay.
-
-    The motion of the centre of mass stays too, unless atoms are fixed [N], and the kinetic energy about it.
-    """
-    if np.array_equal(before, after):
-        return velocities
-    scale = np.sqrt(before / after)[:, None]
-    if fixed.any():
-        return velocities * scale
-    drift = np.average(velocities, axis=0, weights=before)
-    inner = velocities - drift
-    scaled = inner * scale
-    scaled = scaled - np.average(scaled, axis=0, weights=after)
-    left, energy = after @ (scaled * scaled).sum(1), before @ (inner * inner).sum(1)
-    return drift + (scaled * np.sqrt(energy / left) if left > 0 else scaled)
-
-
 def set_motion(atoms: Atoms, masses: NDArray[np.float64], velocities: NDArray[np.float64] | None) -> None:
     """Gives atoms, for a file, masses [N] amu where they are not those of the elements, and velocities [N,3] Å/fs."""
     from ase import units

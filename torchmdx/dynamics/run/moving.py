@@ -12,7 +12,7 @@ from ase.constraints import FixAtoms
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.particles import with_heavy_hydrogens
-from torchmdx.dynamics.run.motion import fixed_atoms, set_motion, stored_velocities, with_masses
+from torchmdx.dynamics.run.motion import fixed_atoms, set_motion, stored_velocities
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.structures.files import Record, read_record
 from torchmdx.structures.system import Batch, System
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Moving:
+class MovingStructure:
     """One structure of a file: masses amu, which atoms are fixed [N], velocities Å/fs or None.
 
     scaled: whether the velocities have been, since the masses are not those of the file.
@@ -39,7 +39,7 @@ class Moving:
         return self.record.atoms.numbers
 
 
-def read(options: argparse.Namespace, hydrogen_mass: float | None) -> Moving:
+def read(options: argparse.Namespace, hydrogen_mass: float | None) -> MovingStructure:
     """The structure of the options. hydrogen_mass: amu. Raises ValueError, also if nothing can move."""
     record = read_record(options.file, options.index, options.charge)
     atoms = record.atoms
@@ -55,13 +55,12 @@ def read(options: argparse.Namespace, hydrogen_mass: float | None) -> Moving:
     masses, velocities = atoms.get_masses().astype(np.float64), stored_velocities(atoms)
     read_masses = masses
     if hydrogen_mass is not None:
-        masses = with_heavy_hydrogens(Batch.of(system), masses, hydrogen_mass)
-        velocities = None if velocities is None else with_masses(velocities, read_masses, masses, fixed)
+        masses, velocities = with_heavy_hydrogens(Batch.of(system), masses, hydrogen_mass, velocities, fixed)
     scaled = not np.array_equal(masses, read_masses)
-    return Moving(record, system, masses, fixed, velocities, scaled)
+    return MovingStructure(record, system, masses, fixed, velocities, scaled)
 
 
-def write_final(path: Path, moving: Moving, snapshot: Snapshot) -> None:
+def write_final(path: Path, moving: MovingStructure, snapshot: Snapshot) -> None:
     """Writes the structures of a snapshot as extended XYZ, with velocities and, if they are special, masses."""
     starts, frames = snapshot.particles.starts, []
     for number, start in enumerate(starts[:-1]):

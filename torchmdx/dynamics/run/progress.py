@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from torchmdx.dynamics.log import Row
+from torchmdx.dynamics.log import LogRow
 from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 from torchmdx.runtime.wording import number
 from torchmdx.structures.units import PICOSECOND
@@ -35,7 +35,7 @@ class SimulationProgress:
         """Corrects the number of steps."""
         self._num_steps = num_steps
 
-    def update(self, step: int, row: Row | None, *, last: bool = False) -> None:
+    def update(self, step: int, row: LogRow | None, *, last: bool = False) -> None:
         """Draws the line if it is time to. row: the newest of the log."""
         now = self._line.clock()
         if self._since is None and step > self._first_step:
@@ -52,7 +52,7 @@ class SimulationProgress:
             return None
         return (step - self._since[0]) / (now - self._since[1])
 
-    def _text(self, step: int, row: Row | None, rate: float | None) -> str:
+    def _text(self, step: int, row: LogRow | None, rate: float | None) -> str:
         done = step / self._num_steps
         parts = [f"{done:4.0%}", f"step {step:,}/{self._num_steps:,}", f"{step * self._timestep / PICOSECOND:.3f} ps"]
         if self._line.on_terminal:

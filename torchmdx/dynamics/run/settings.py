@@ -1,94 +1,24 @@
-"""Settings of `torchmdx md`, validated before any file is read or written."""
+"""Settings of `torchmdx md` with either engine, validated before any file is read or written."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from torchmdx.dynamics.run_files import UNCERTAIN
+from torchmdx.dynamics.integrators import KINDS, Integrator, VelocityVerlet
+from torchmdx.dynamics.run.files import UNCERTAIN
+from torchmdx.dynamics.run.outputs import OutputSchedule
 from torchmdx.structures.units import PICOSECOND
 
-ENSEMBLES = ("nve", "nvt", "npt")
 BAROSTATS = ("isotropic", "anisotropic")
-THERMOSTATS = ("langevin", "bussi")
-DEFAULT_TEMPERATURE, DEFAULT_FRICTION, DEFAULT_PRESSURE = 300.0, 1.0, 1.0  # K, 1/ps, bar
-DEFAULT_RELAXATION = 0.1  # ps
+DEFAULT_THERMOSTAT = "langevin"
+PARAMETERS = {"friction": "1/ps", "relaxation": "ps"}  # options for parameters of thermostats
+DEFAULT_TEMPERATURE, DEFAULT_PRESSURE = 300.0, 1.0  # K, bar
 LARGEST_SEED = 2**32 - 1
-
-
-@dataclass(frozen=True)
-class Dynamics:
-    """Ensemble and integrator: timestep fs, temperature K, friction 1/ps, pressure bar; None if not applicable.
-
-    seed: of velocities, thermostat and barostat; None chooses one at random. thermostat: one of THERMOSTATS, of which
-    "bussi" has a relaxation time in ps instead of a friction. hydrogen_mass: amu, None for that of the element.
-    """
-
-    ensemble: str
-    timestep: float
-    num_steps: int
-    temperature: float
-    friction: float | None
-    pressure: float | None
-    barostat: str | None
-    seed: int | None
-    thermostat: str | None = None
-    relaxation: float | None = None
-    hydrogen_mass: float | None = None
-
-    @classmethod
-    def from_options(cls, options: argparse.Namespace) -> Dynamics:
-        """Raises ValueError for values out of range and for options that the ensemble does not use."""
-        ensemble, at_rest = options.ensemble, options.ensemble == "nve"
-        timestep = _number("--timestep", options.timestep, "fs")
-        temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
-        temperature = _number("--temperature", temperature, "K", zero=at_rest)
-        if at_rest:
-            for name in ("friction", "thermostat", "relaxation"):
-                _refuse(f"--{name}", getattr(options, name), "nvt or npt", ensemble)
-        if ensemble != "npt":
-            _refuse("--pressure", options.pressure, "npt", ensemble)
-            _refuse("--barostat", options.barostat, "npt", ensemble)
-        if options.seed is not None and not 0 <= options.seed <= LARGEST_SEED:
-            raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
-        heavy = options.hydrogen_mass
-        pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
-        if not math.isfinite(pressure):  # negative for a stretched liquid
-            raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
-        return cls(
-            ensemble=ensemble,
-            timestep=timestep,
-            num_steps=_num_steps(options.steps, options.time, timestep),
-            temperature=temperature,
-            **_thermostat(options),
-            pressure=pressure if ensemble == "npt" else None,
-            barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
-            seed=options.seed,
-            hydrogen_mass=None if heavy is None else _number("--hydrogen-mass", heavy, "amu"),
-        )
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Steps between frames, log rows and checkpoints; checkpoint_every None: by wall-clock time."""
-
-    save_every: int
-    log_every: int
-    checkpoint_every: int | None
-
-    @classmethod
-    def from_options(cls, options: argparse.Namespace) -> Schedule:
-        """Raises ValueError for intervals below one step."""
-        return cls(
-            save_every=_interval("--save-every", options.save_every),
-            log_every=_interval("--log-every", options.log_every),
-            checkpoint_every=(
-                None if options.checkpoint_every is None else _interval("--checkpoint-every", options.checkpoint_every)
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +26,7 @@ class PotentialSettings:
     """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
 
     models: the file of a potential, or the files of an ensemble. max_force_spread: eV/Å, None for no limit.
-    coulomb_cutoff: Å, None for that of the potential.
+    coulomb_cutoff: Å, coulomb: None for those of the potential.
     """
 
     models: tuple[Path, ...]
@@ -109,10 +39,19 @@ class PotentialSettings:
     max_force_spread: float | None
     spread_file: Path | None
     coulomb_cutoff: float | None
+    coulomb: str | None
 
     @property
     def potential(self) -> Path | list[Path]:
         return self.models[0] if len(self.models) == 1 else list(self.models)
+
+    def digests(self) -> str:
+        """SHA-256 of the files."""
+        found = []
+        for path in self.models:
+            with path.open("rb") as file:
+                found.append(hashlib.file_digest(file, "sha256").hexdigest())
+        return " ".join(found)
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> PotentialSettings:
@@ -120,9 +59,9 @@ class PotentialSettings:
         limit: float | None = options.max_force_spread
         if limit is not None:
             limit = _number("--max-force-spread", limit, "eV/Å")
-        coulomb: float | None = options.coulomb_cutoff
-        if coulomb is not None:
-            coulomb = _number("--coulomb-cutoff", coulomb, "Å")
+        cutoff: float | None = options.coulomb_cutoff
+        if cutoff is not None:
+            cutoff = _number("--coulomb-cutoff", cutoff, "Å")
         if options.audit_every < 0:
             raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
         return cls(
@@ -135,8 +74,75 @@ class PotentialSettings:
             audit_every=options.audit_every,
             max_force_spread=limit,
             spread_file=None if limit is None else Path(options.output + UNCERTAIN),
-            coulomb_cutoff=coulomb,
+            coulomb_cutoff=cutoff,
+            coulomb=options.coulomb,
         )
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What runs and what is written: timestep fs, temperature K, pressure bar, None if not applicable.
+
+    seed: of velocities, thermostat and barostat; None chooses one at random. hydrogen_mass: amu, None for that of the
+    element.
+    """
+
+    potential: PotentialSettings
+    schedule: OutputSchedule
+    ensemble: str
+    integrator: Integrator
+    timestep: float
+    num_steps: int
+    temperature: float
+    pressure: float | None
+    barostat: str | None
+    seed: int | None
+    hydrogen_mass: float | None = None
+
+    @property
+    def friction(self) -> float | None:
+        """1/ps; None without Langevin dynamics."""
+        return getattr(self.integrator, "friction", None)
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> RunSettings:
+        """Raises ValueError for values out of range and for options that the ensemble does not use."""
+        ensemble, at_rest = options.ensemble, options.ensemble == "nve"
+        timestep = _number("--timestep", options.timestep, "fs")
+        temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
+        temperature = _number("--temperature", temperature, "K", zero=at_rest)
+        if at_rest:
+            for name in ("thermostat", *PARAMETERS):
+                _refuse(f"--{name}", getattr(options, name), "nvt or npt", ensemble)
+        if ensemble != "npt":
+            _refuse("--pressure", options.pressure, "npt", ensemble)
+            _refuse("--barostat", options.barostat, "npt", ensemble)
+        if options.seed is not None and not 0 <= options.seed <= LARGEST_SEED:
+            raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
+        heavy = options.hydrogen_mass
+        pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
+        if not math.isfinite(pressure):  # negative for a stretched liquid
+            raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
+        return cls(
+            potential=PotentialSettings.from_options(options),
+            schedule=_schedule(options),
+            ensemble=ensemble,
+            integrator=VelocityVerlet() if at_rest else _thermostat(options),
+            timestep=timestep,
+            num_steps=_num_steps(options.steps, options.time, timestep),
+            temperature=temperature,
+            pressure=pressure if ensemble == "npt" else None,
+            barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
+            seed=options.seed,
+            hydrogen_mass=None if heavy is None else _number("--hydrogen-mass", heavy, "amu"),
+        )
+
+
+def refuse_with_restart(options: argparse.Namespace) -> None:
+    """Raises ValueError for options of the start of a run, with --restart."""
+    for name in ("overwrite", "minimize", "velocities"):
+        if options.restart and getattr(options, name):
+            raise ValueError(f"--restart continues a run, got it with --{name}")
 
 
 def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
@@ -163,24 +169,35 @@ def _interval(name: str, value: int) -> int:
     return value
 
 
-def _thermostat(options: argparse.Namespace) -> dict[str, Any]:
-    """Thermostat, and its friction or relaxation time. Raises ValueError for the option of another thermostat."""
-    if options.ensemble == "nve":
-        return dict(thermostat=None, friction=None, relaxation=None)
-    chosen = options.thermostat or THERMOSTATS[0]
-    for name, thermostat in (("friction", "langevin"), ("relaxation", "bussi")):
-        if (value := getattr(options, name)) is not None and chosen != thermostat:
-            raise ValueError(f"--{name} needs --thermostat {thermostat}, got --{name} {value} with {chosen}")
-    if chosen == "bussi":
-        relaxation = DEFAULT_RELAXATION if options.relaxation is None else options.relaxation
-        return dict(thermostat=chosen, friction=None, relaxation=_number("--relaxation", relaxation, "ps"))
-    friction = DEFAULT_FRICTION if options.friction is None else options.friction
-    return dict(thermostat=chosen, friction=_number("--friction", friction, "1/ps"), relaxation=None)
+def _thermostat(options: argparse.Namespace) -> Integrator:
+    """The integrator of a thermostat. Raises ValueError for an unknown one, and for parameters of another one."""
+    known = {name: kind for name, kind in KINDS.items() if not kind.constant_energy}
+    chosen = options.thermostat or DEFAULT_THERMOSTAT
+    if chosen not in known:
+        raise ValueError(f"--thermostat must be one of {', '.join(known)}, got {chosen!r}")
+    having = {name: {field.name for field in fields(kind)} for name, kind in known.items()}  # type: ignore[arg-type]
+    given: dict[str, float] = {}
+    for name, unit in PARAMETERS.items():
+        if (value := getattr(options, name)) is None:
+            continue
+        if name not in having[chosen]:
+            owners = " or ".join(owner for owner in having if name in having[owner])
+            raise ValueError(f"--{name} needs --thermostat {owners}, got --{name} {value} with {chosen}")
+        given[name] = _number(f"--{name}", value, unit)
+    return known[chosen](**given)
 
 
 def _refuse(name: str, value: Any, allowed: str, ensemble: str) -> None:
     if value is not None:
         raise ValueError(f"{name} needs --ensemble {allowed}, got {name} {value} with --ensemble {ensemble}")
+
+
+def _schedule(options: argparse.Namespace) -> OutputSchedule:
+    """Raises ValueError for intervals below one step."""
+    for name in ("save_every", "log_every", "checkpoint_every"):
+        if (value := getattr(options, name)) is not None:
+            _interval(f"--{name.replace('_', '-')}", value)
+    return OutputSchedule(options.save_every, options.log_every, options.checkpoint_every)
 
 
 def _num_steps(steps: int | None, time: float | None, timestep: float) -> int:

@@ -10,7 +10,7 @@ STEPS_A_PERIOD = 8
 HEAVY = 3.0  # amu, of hydrogens that leave a methyl carbon twice as much
 
 
-class _Moving(Protocol):
+class StructureThatMoves(Protocol):
     """A structure with atomic numbers, masses amu, and which atoms do not move [N]."""
 
     @property
@@ -21,7 +21,7 @@ class _Moving(Protocol):
     def fixed(self) -> Any: ...
 
 
-def doubt_about_timestep(structure: _Moving, timestep: float) -> str | None:
+def doubt_about_timestep(structure: StructureThatMoves, timestep: float) -> str | None:
     """Why a timestep, fs, is too long for the lightest hydrogen that moves; None if it is not."""
     light = (structure.atomic_numbers == 1) & ~structure.fixed
     if not light.any():

@@ -1,7 +1,15 @@
-"""The contract of engines: `check_engine(make, potential)`, and its parts for a test suite."""
+"""The contract of engines: `check_engine(make, potential)`."""
 
-from torchmdx.engines.conformance.check import check_engine as check_engine
-from torchmdx.engines.conformance.contract import CONTRACT as CONTRACT
-from torchmdx.engines.conformance.subject import Subject as Subject
+from typing import TYPE_CHECKING
 
-__all__ = ["CONTRACT", "Subject", "check_engine"]
+from torchmdx.runtime.public_names import public_names
+
+if TYPE_CHECKING:
+    from torchmdx.engines.conformance.check import check_engine as check_engine
+else:
+    __all__, __getattr__, __dir__ = public_names(
+        __name__,
+        {
+            "check_engine": "check",
+        },
+    )

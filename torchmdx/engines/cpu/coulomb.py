@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu.build import library
 from torchmdx.engines.cpu.threads import EDGES_A_THREAD, addresses, lists_of, run_rows, shares
+from torchmdx.engines.reciprocal import differentiate_reciprocal
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.neighbors.edges import Edges
@@ -40,7 +41,9 @@ def available() -> bool:
     return library() is not None
 
 
-def evaluate(prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None) -> PriorResult:
+def evaluate(
+    prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
+) -> PriorResult:
     """channels [N,M], float32: charges that the network predicts; pull is None for given charges."""
     config, predicted = prior.config, prior.config.charges == "predicted"
     charges = channels if predicted else prior.given_charges(batch)
@@ -49,7 +52,7 @@ def evaluate(prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None
     charges = charges.float().contiguous()
     lower, upper = config.switch or (0.0, 0.0)
     lengths = [float(config.damping), lower, upper, float(config.switch is not None), float(config.cutoff)]
-    settings = torch.tensor([config.strength, *lengths, *prior.field], dtype=wide, device=CPU)
+    settings = torch.tensor([config.strength, *lengths, *prior.field, prior.alpha], dtype=wide, device=CPU)
     is_open = open_systems(batch).int() * int(not config.cut_in_vacuum)
     positions, cell = batch.positions.detach().to(wide).contiguous(), batch.cell.detach().to(wide).contiguous()
     energies, slope, virial = (torch.zeros(atoms, *shape, dtype=wide, device=CPU) for shape in ((), (3,), (6,)))
@@ -68,9 +71,12 @@ def evaluate(prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None
     ]
     run_rows("coulomb", charges.dtype, _bounds(edges, is_open, atoms), charges.shape[1], atoms, *given)
     sums = torch.zeros(batch.num_systems, 6, dtype=wide, device=CPU).index_add(0, system, virial)
-    return PriorResult(
-        energies, slope, sums[:, [0, 1, 2, 1, 3, 4, 2, 4, 5]].unflatten(1, (3, 3)), pull if predicted else None
-    )
+    virial = sums[:, [0, 1, 2, 1, 3, 4, 2, 4, 5]].unflatten(1, (3, 3))
+    found = PriorResult(energies, slope, virial, pull if predicted else None)
+    if prior.splitting is None or not bool(batch.pbc.any()):
+        return found
+    far = differentiate_reciprocal(prior, batch, charges, edges.overflow, forces=forces, stress=stress)
+    return found + PriorResult(far.energies, far.slope, far.virial, far.pull if predicted else None)
 
 
 def _bounds(edges: Edges, is_open: Tensor, atoms: int) -> list[int]:

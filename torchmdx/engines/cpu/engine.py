@@ -19,6 +19,7 @@ from torchmdx.engines.filter_table import RadialShares, table_of
 from torchmdx.engines.plan import Plan
 from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
+from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_arrays import CPU, FLOATS, address
 from torchmdx.runtime.isolation import isolated
@@ -57,7 +58,8 @@ class Call(ctypes.Structure):
 class NetworkResult:
     """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3], float32: buffers, reused.
 
-    channels [N,(L+1)K], float32: charges of the embedding and of every layer, where they were asked for.
+    channels [N,(L+1)K], float32: charges of the embedding and of every layer, where they were asked for; of a network
+    without a head its features [N,C].
     """
 
     energy: Tensor
@@ -71,7 +73,8 @@ class CompiledTensorNet:
     """A potential's network, head and constants in C, with buffers for one number of atoms and systems.
 
     instructions: one of INSTRUCTIONS, the most to use; None for the best of this machine.
-    charges: compute all charges that the network predicts, those behind the last layer too.
+    charges: compute all charges that the network predicts, those behind the last layer too. head: without it the
+    results are the features of a TensorNet in place of charges, and energies are zero.
     """
 
     @isolated
@@ -83,17 +86,18 @@ class CompiledTensorNet:
         instructions: str | None = None,
         *,
         charges: bool = False,
+        head: bool = True,
     ) -> None:
         library = tensornet_library()
         assert library is not None
         self.library, self.config = library, potential.config
-        self.charged = potential.predicts_charges
+        self.charged = isinstance(potential.config, TensorNet2Config)
         if self.charged:
             self.table = table_of(potential.network, RadialShares)
             self.weights: TensorNetWeights = TensorNet2Weights(potential, self.table, last=charges)
         else:
             self.table = table_of(potential.network)
-            self.weights = TensorNetWeights(potential, self.table)
+            self.weights = TensorNetWeights(potential, self.table, head=head)
         most = max(INSTRUCTIONS.values()) if instructions is None else INSTRUCTIONS[instructions]
         self.instructions = int(library.tensornet_instructions(most))
         wide: dict[str, Any] = dict(dtype=torch.float64, device=CPU)
@@ -103,7 +107,7 @@ class CompiledTensorNet:
             energies=torch.zeros(num_atoms, **wide),
             forces=torch.zeros(num_atoms, 3, **narrow),
             virial=torch.zeros(num_systems, 3, 3, **wide),
-            channels=torch.zeros(num_atoms, self._num_channels(), **narrow) if charges else None,
+            channels=torch.zeros(num_atoms, self._num_channels(), **narrow) if charges or not head else None,
         )
         self.call = Call(atoms=num_atoms, systems=num_systems)
         for name in ("energy", "energies", "virial"):
@@ -118,6 +122,8 @@ class CompiledTensorNet:
         }  # fmt: skip
 
     def _num_channels(self) -> int:
+        if not self.charged:
+            return int(self.config.num_channels)
         return int((self.config.num_layers + 1) * self.config.num_charges)
 
     def _divide(self, capacity: int) -> None:

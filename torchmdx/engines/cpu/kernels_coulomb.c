@@ -6,10 +6,10 @@
 #ifndef COULOMB_SETTINGS
 #define COULOMB_SETTINGS
 struct coulomb {
-    double strength, damping, lower, upper, has_switch, cutoff, field, level;
+    double strength, damping, lower, upper, has_switch, cutoff, field, level, alpha;
 };
 
-/* k (1 - d(r)) g(r) and its derivative, with g(r) = 1/r + field r^2 - level. */
+/* k ((1 - d(r)) g(r) - erf(alpha r) / r) and its derivative, with g(r) = 1/r + field r^2 - level. */
 static double coulomb_shape(const struct coulomb *c, double r, double *slope)
 {
     double u = 1, du = 0;
@@ -23,8 +23,14 @@ static double coulomb_shape(const struct coulomb *c, double r, double *slope)
         du = d * 2 * r / (c->damping * c->damping * gap * gap);
     }
     const double g = 1 / r + c->field * r * r - c->level;
-    *slope = c->strength * (du * g + u * (2 * c->field * r - 1 / (r * r)));
-    return c->strength * u * g;
+    double far = 0, dfar = 0;
+    if (c->alpha > 0) {
+        const double x = c->alpha * r, two_over_root_pi = 1.12837916709551257390;
+        far = erf(x) / r;
+        dfar = (c->alpha * two_over_root_pi * exp(-x * x) - far) / r;
+    }
+    *slope = c->strength * (du * g + u * (2 * c->field * r - 1 / (r * r)) - dfar);
+    return c->strength * (u * g - far);
 }
 
 /* The first atom of a system, or of a later one. */
@@ -78,7 +84,7 @@ static void NAME(all_coulomb)(long first, long last, REAL *room, long M, long at
 {
     REAL *p = room, *potential = room + M;
     struct coulomb bare = *c; /* of open systems */
-    bare.cutoff = INFINITY, bare.field = bare.level = 0;
+    bare.cutoff = INFINITY, bare.field = bare.level = bare.alpha = 0;
     for (long i = first; i < last; i++) {
         struct NAME(coulomb_sums) sums = {0};
         const double *here = positions + 3 * i, *cell = cells + 9 * system[i];

@@ -26,6 +26,9 @@ typedef void (*runner)(struct work *, int64_t);
 /* The number of the instruction set to use, at most `most`. */
 int64_t tensornet_instructions(int64_t most) { return best_instructions(most); }
 
+/* The cutoff function of TensorNet2 and its derivative divided by it, for a comparison with that of the models. */
+void tensornet_cutoff(double r, double cutoff, float *values) { cosine_cut(r, cutoff, values, values + 1); }
+
 static runner runner_for(int64_t instructions, int charged)
 {
 #if defined(__x86_64__)

@@ -35,7 +35,8 @@ struct layer {
 
 #include "tensornet2.h"
 
-/* The weights of a potential. gathers: messages carry the tensors of neighbours, else those of the atom that receives
+/* The weights of a potential. head_networks: 0 for a network without a head, whose features [N][width] are results, in
+   `channels`, and are given a gradient. gathers: messages carry the tensors of neighbours, else those of the atom that receives
    them. charges: of a TensorNet2, else 0. Every field has eight bytes, as in engines/cpu/engine.py. */
 struct model {
     int64_t slices, width, layers, intervals, head_slices, head_layers, activation, reflections;
@@ -52,8 +53,8 @@ struct model {
     const struct charges *charges;
 };
 
-/* What a call evaluates. The energies of a TensorNet2 may be given further gradients in its charges before the backward
-   pass, and both are calls of their own then. */
+/* What a call evaluates. The charges of a TensorNet2 and features without a head may be given gradients before the
+   backward pass, and both are calls of their own then. */
 enum { WHOLE, FORWARD, BACKWARD };
 
 /* One evaluation. rows: of a TensorNet2, that there is memory for. wide_positions, wide_cell, wide_charge: float64 instead of float32. channels, pull: 0, or charges

@@ -9,6 +9,14 @@
 
 enum { MOST_ROWS = 72 }; /* that pass through the network of filters together */
 
+/* The cutoff function for r within the cutoff, and its derivative divided by it: see cutoff_copies.py. */
+static inline void cosine_cut(double r, double cutoff, float *cut, float *bend)
+{
+    const double angle = 1.57079632679489661923 / cutoff, cosine = cos(angle * r);
+    *cut = (float)(cosine * cosine);
+    *bend = (float)(-2 * angle * sin(angle * r) / cosine);
+}
+
 /* f = cut(r) act(W3 act(W2 act(z1))), where z1 is a function of the distance (table: [intervals][slices][6][16]; own:
    [slices][16], at distance 0) plus linear maps of the charges of the target and of the source. */
 struct filters {

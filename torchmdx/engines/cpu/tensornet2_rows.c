@@ -17,15 +17,12 @@ static void NAME(number_rows)(const struct work *w, int64_t b)
 {
     CHARGES(w, b);
     const struct edges *edges = &w->edges;
-    const double angle = 1.57079632679489661923 / model->cutoff;
     int64_t row = c->first_row[b];
     for (int64_t i = first; i < first + n; i++) {
         c->own_row[i] = (int32_t)row++;
         for (int64_t e = call->row_ptr[i]; e < call->row_ptr[i] + edges->count[i]; e++) {
-            const double r = 1 / (double)edges->inverse[e], cosine = cos(angle * r);
             c->row[e] = (int32_t)row++;
-            c->cut[e] = (float)(cosine * cosine);
-            c->bend[e] = (float)(-2 * angle * sin(angle * r) / cosine);
+            cosine_cut(1 / (double)edges->inverse[e], model->cutoff, &c->cut[e], &c->bend[e]);
         }
     }
 }

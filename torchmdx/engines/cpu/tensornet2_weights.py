@@ -17,6 +17,7 @@ from torchmdx.engines.cpu.tensornet_weights import (
     padded,
     padded_size,
 )
+from torchmdx.engines.cutoff_copies import C, require_repeated
 from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.models.charge_equilibration import LEAST_SHARE, ChargeEquilibration
 from torchmdx.models.interaction import Interaction
@@ -53,6 +54,7 @@ class TensorNet2Weights(TensorNetWeights):
     def __init__(self, potential: Potential, table: TabulatedFilters, *, last: bool) -> None:
         super().__init__(potential, table)
         network = cast(TensorNet2, potential.network)
+        require_repeated(float(network.config.cutoff), C)
         self.width, self.channels = network.config.num_channels, padded_size(network.config.num_channels)
         self.count = network.config.num_charges
         filters = [self._network(cast(Interaction, layer), table, k) for k, layer in enumerate(network.layers, start=1)]

@@ -4,8 +4,10 @@
 /* Room for the scratch of a thread, in floats. */
 static void NAME(phase)(const struct work *w, int64_t phase, int64_t b, struct NAME(room) *room)
 {
-    const int64_t layers = w->model->layers;
-    if (phase == 0)
+    const int64_t layers = w->model->layers, stage = w->call->stage;
+    if (stage == BACKWARD && phase <= layers)
+        ; /* the forward pass of a call before this one */
+    else if (phase == 0)
         NAME(embed)(w, b, room);
     else if (phase <= layers)
         NAME(interact)(w, b, phase - 1, room);
@@ -15,7 +17,7 @@ static void NAME(phase)(const struct work *w, int64_t phase, int64_t b, struct N
         NAME(forces)(w, b);
     if (phase == layers) {
         NAME(read)(w, b, room);
-        if (w->call->forces) {
+        if (w->call->forces && stage != FORWARD) {
             NAME(read_gradient)(w, b, room);
             NAME(descend)(w, b, layers, room);
         }
@@ -36,10 +38,11 @@ static void NAME(divide_room)(const struct work *w, int64_t thread, struct NAME(
 /* A thread's share of the evaluation. */
 static void NAME(run)(struct work *w, int64_t thread)
 {
-    const int64_t last = w->call->forces ? 2 * w->model->layers + 1 : w->model->layers;
+    const int64_t layers = w->model->layers, stage = w->call->stage;
+    const int64_t last = w->call->forces && stage != FORWARD ? 2 * layers + 1 : layers;
     struct NAME(room) room;
     NAME(divide_room)(w, thread, &room);
-    for (int64_t phase = 0; phase <= last; phase++) {
+    for (int64_t phase = stage == BACKWARD ? layers : 0; phase <= last; phase++) {
         for (int64_t b; (b = atomic_fetch_add(&w->ticket[phase], 1)) < w->blocks;) NAME(phase)(w, phase, b, &room);
         if (w->participants > 1 && phase < last) wait_for_all(w, phase);
     }

@@ -68,6 +68,28 @@ static void NAME(atom_energies)(const struct work *w, int64_t b, double outputs[
     }
 }
 
+/* Without a head: the features of the atoms are results, in call->channels, and there are no energies. */
+static void NAME(give_features)(const struct work *w, int64_t b, const float *u)
+{
+    BLOCK(w, b);
+    for (int64_t a = 0; a < n; a++) {
+        float *to = call->channels + (first + a) * model->width;
+        for (int64_t c = 0; c < model->width; c++) to[c] = u[c / SLICE * stride1 + a * SLICE + c % SLICE];
+        call->energies[first + a] = 0;
+    }
+}
+
+/* Their gradient, from call->pull. */
+static void NAME(take_pull)(const struct work *w, int64_t b, float *u)
+{
+    BLOCK(w, b);
+    memset(u, 0, sizeof(float) * (size_t)(slices * stride1));
+    for (int64_t a = 0; a < n; a++) {
+        const float *from = call->pull + (first + a) * model->width;
+        for (int64_t c = 0; c < model->width; c++) u[c / SLICE * stride1 + a * SLICE + c % SLICE] = from[c];
+    }
+}
+
 /* Energies of the atoms, and, in room->wide, the gradient in the standardised norms. */
 static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
 {
@@ -84,8 +106,13 @@ static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
         memcpy(u, features, sizeof(float) * (size_t)part);
     for (int64_t k = 0; k < model->head_networks; k++)
         NAME(head_outputs)(w, b, room, k, u, z + k * hidden, h, outputs[k]);
-    NAME(atom_energies)(w, b, outputs);
-    if (!call->forces) return;
+    if (model->head_networks)
+        NAME(atom_energies)(w, b, outputs);
+    else if (call->stage == BACKWARD)
+        NAME(take_pull)(w, b, u);
+    else
+        NAME(give_features)(w, b, u);
+    if (!call->forces || (call->stage == FORWARD && !model->head_networks)) return;
     for (int64_t k = 0; k < model->head_networks; k++) {
         const float *g = NAME(head_gradient)(w, b, room, k, z + k * hidden, outputs[k], h, other);
         EACH_CHANNEL(s, a, lane) {

@@ -67,9 +67,9 @@ class Model(ctypes.Structure):
 
 
 class TensorNetWeights:
-    """A potential's weights, and `model`, the structure that points to them."""
+    """A potential's weights, and `model`, the structure that points to them. head: whether with its head."""
 
-    def __init__(self, potential: Potential, table: TabulatedFilters) -> None:
+    def __init__(self, potential: Potential, table: TabulatedFilters, *, head: bool = True) -> None:
         self._kept: list[object] = []  # what the structure points to
         network, config = cast(TensorNet | TensorNet2, potential.network), potential.config
         width, embedding = config.num_channels, network.embedding
@@ -108,7 +108,10 @@ class TensorNetWeights:
         )
         read = padded(network.readout.weight.unflatten(1, (3, width)), channels, 3, channels)
         m.read = self._map(read.flatten(1), network.readout.bias)
-        self._head(potential.head, channels)
+        if head:
+            self._head(potential.head, channels)
+        else:
+            m.shift = 0.0
 
     def _head(self, head: ScalarHead | GatedHead, channels: int) -> None:
         networks = (head.layers, head.gates) if isinstance(head, GatedHead) else (head.network,)

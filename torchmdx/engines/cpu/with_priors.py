@@ -1,4 +1,4 @@
-"""An engine on the CPU for potentials with priors: the network in C, and the priors beside it.
+"""An engine on the CPU for potentials with priors: the network in C, the priors separately.
 
 Coulomb energies have a kernel in C; other priors are differentiated by autograd.
 """
@@ -19,9 +19,9 @@ from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.derivatives import per_volume, strained, strained_positions
+from torchmdx.evaluation.derivatives import per_volume, strained, strained_cell, strained_positions
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Geometry, Prior
+from torchmdx.models.priors.base import Geometry, Lattice, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.isolation import isolated
@@ -40,7 +40,7 @@ class CpuPriorEngine:
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.charged = potential.predicts_charges  # any prior may read them
         self.network = CompiledTensorNet(potential, batch.num_atoms, batch.num_systems, charges=self.charged)
-        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.name, self.table_error = "compiled and priors", self.network.table.error
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
@@ -77,10 +77,14 @@ class CpuPriorEngine:
     def _priors(
         self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
     ) -> PriorResult:
-        found = [coulomb.evaluate(prior, batch, edges, channels) for prior in self.direct]
+        found = [coulomb.evaluate(prior, batch, edges, channels, forces=forces, stress=stress) for prior in self.direct]
         if self.others or not found:
             found.append(self._by_autograd(batch, edges, channels, forces=forces, stress=stress))
         return functools.reduce(operator.add, found)
+
+    def _energies(self, geometry: Geometry) -> Tensor:
+        """Energies [N] that autograd differentiates."""
+        return self.potential.prior_energies(geometry, self.others)
 
     def _by_autograd(
         self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
@@ -95,11 +99,12 @@ class CpuPriorEngine:
             if stress:
                 vectors = strained(vectors, strain, edges, batch.system_index)
                 places = strained_positions(places, strain, batch.system_index)
+            lattice = Lattice(places, strained_cell(batch.cell, strain if stress else None))
             vectors, places = vectors.to(dtype), places.to(dtype)
             seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
             distance = torch.linalg.vector_norm(vectors, dim=-1)
-            energies = self.potential.prior_energies(Geometry(seen, edges, distance, places, channels), self.others)
-            energies = of_owned(energies, batch)
+            geometry = Geometry(seen, edges, distance, places, channels, lattice)
+            energies = of_owned(self._energies(geometry), batch)
             total = energies.sum()
         slope, virial, pull = torch.zeros_like(positions), torch.zeros_like(strain), None
         if channels is not None:

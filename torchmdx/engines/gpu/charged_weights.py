@@ -7,37 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.cutoff_copies import CLUSTER, MAPS, TRITON, require_repeated
 from torchmdx.engines.gpu.head_weights import padded
-from torchmdx.engines.gpu.triton.edge_geometry import cosine_cut_at
 from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 from torchmdx.engines.gpu.triton.tf32_product import Split
 from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.models.charge_equilibration import ChargeEquilibration
-from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet2 import TensorNet2
-
-CUTOFF_PROBES, CUTOFF_ERROR = 11, 1e-9
-
-
-def check_cutoff_function(cutoff: float) -> None:
-    """Raises ValueError unless the models' cutoff function is that of the kernels.
-
-    Filters of a TensorNet are tabulated with their cutoff function. Those of a TensorNet2 depend on charges too, so the
-    kernels multiply by a cutoff function of their own, and leave it out at distance 0, where it is 1.
-    """
-    distance = torch.linspace(0.0, cutoff, CUTOFF_PROBES, dtype=torch.float64, device="cpu")
-    for r, found, own in zip(
-        distance.tolist(),
-        cosine_cutoff(distance, cutoff).tolist(),
-        cosine_cut_at(distance, cutoff).tolist(),
-        strict=True,
-    ):
-        if not abs(found - own) <= CUTOFF_ERROR:
-            raise ValueError(
-                f"the model's cutoff function must be cos²(π r / 2 cutoff) for the fused kernels of TensorNet2, "
-                f"which is {own:.6g} at {r:.6g} Å, got {found:.6g}"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +119,7 @@ class ChargedWeights:
 
     @classmethod
     def pack(cls, network: TensorNet2, channels: int, precision: str) -> ChargedWeights:
-        check_cutoff_function(float(network.config.cutoff))
+        require_repeated(float(network.config.cutoff), TRITON, CLUSTER, MAPS)
         count, width = network.config.num_charges, network.config.num_channels
         with torch.no_grad():
             return cls(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import triton
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from torchmdx.engines.gpu.triton.tf32_product import Split
 from torchmdx.engines.plan.launch_sizes import Tiles
 
 
-class Products:
+class Products(ABC):
     """For n atoms of c channels; see `Chain`."""
 
     n: int
@@ -19,9 +21,9 @@ class Products:
     within: Tensor | None
     activation: dict[str, str]
 
+    @abstractmethod
     def atoms(self, hops: int) -> int | Tensor:
         """Number of atoms that a kernel evaluates."""
-        raise NotImplementedError
 
     def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0, scale: float = 1.0) -> None:
         options = self.tiles.product.options(self.c, self.c)

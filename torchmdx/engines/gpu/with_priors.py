@@ -1,14 +1,15 @@
-"""An engine for potentials with priors: the network by fused kernels, and the priors beside it.
+"""An engine for potentials with priors: the network by fused kernels, the priors separately.
 
 Coulomb energies have kernels of their own; other priors are differentiated by autograd. Those that need nothing of the
-network are a branch of the graph, which begins with the network and joins before forces are summed.
+network are a branch of the graph, which begins with the network and joins before forces are summed. The sum over the
+reciprocal lattice of an Ewald sum is a branch that runs in parallel with the Coulomb kernels.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,12 +24,14 @@ from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
-from torchmdx.evaluation.derivatives import per_volume
+from torchmdx.engines.reciprocal import differentiate_reciprocal
+from torchmdx.evaluation.derivatives import per_volume, strained_cell
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Prior, shapes_are_fixed
+from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.d2 import D2
 from torchmdx.models.priors.d3 import D3
+from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.zbl import ZBL
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
@@ -38,10 +41,10 @@ from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch
 
 if TYPE_CHECKING:
-    from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
+    from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb, Found
+    from torchmdx.engines.gpu.triton.reciprocal import DirectReciprocal
 
-
-BRANCH = 3  # its number: tells it from those of charged.py
+RECIPROCAL, BRANCH = 3, 4  # numbers of branches; charged.py has others
 WITHOUT_CHARGES = (ZBL, D2, D3)  # priors that read no charges
 
 
@@ -56,7 +59,8 @@ class GpuPriorEngine:
     def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
         from torchmdx.engines.gpu.triton.near_list import NearRows
 
-        self.model, self.potential = model, copy.deepcopy(potential).requires_grad_(False)
+        self.model = model
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
@@ -66,6 +70,8 @@ class GpuPriorEngine:
         # The gradient in predicted charges is written by the first of them and added to by the others.
         coulombs.sort(key=lambda prior: prior.config.charges != "predicted")
         self.direct = [(prior, self._made_for(prior)) for prior in coulombs]
+        summed = [prior for prior, direct in self.direct if prior.splitting is not None and direct.periodic]
+        self.reciprocal = {prior: self._sum_for(prior) for prior in summed}
         new = batch.positions.new_zeros
         self.forces = new(batch.num_atoms, 3, dtype=torch.float32)
         self.virials = new(batch.num_atoms, 9, dtype=torch.float32)
@@ -76,10 +82,19 @@ class GpuPriorEngine:
     def _made_for(self, prior: Coulomb) -> DirectCoulomb:
         from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
+        return DirectCoulomb(prior, self.batch, *self._blocks_of(prior))
+
+    def _sum_for(self, prior: Coulomb) -> DirectReciprocal:
+        from torchmdx.engines.gpu.triton.reciprocal import DirectReciprocal
+
+        return DirectReciprocal(prior, self.batch, *self._blocks_of(prior))
+
+    def _blocks_of(self, prior: Coulomb) -> tuple[int, int]:
+        """Channels in a block of charges, and numbers with those that pad it."""
         if prior.config.charges != "predicted":
-            return DirectCoulomb(prior, self.batch)
+            return 1, 1
         count = self.potential.config.num_charges
-        return DirectCoulomb(prior, self.batch, count, padded_charges(count))
+        return count, padded_charges(count)
 
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
@@ -116,11 +131,21 @@ class GpuPriorEngine:
         return self.near.edges(batch, edges)
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What autograd finds: energies [N], forces [N,3], virial [S,3,3], pull: gradient in charges."""
+
+    energies: Tensor
+    forces: Tensor | None = None
+    virial: Tensor | None = None
+    pull: Tensor | None = None
+
+
 class _Priors:
     """One evaluation of the priors: in a branch, or between forward and backward pass of the kernels.
 
     Energies are added to those of the network. Forces and virials reach the kernels that sum them over atoms.
-    virial: of priors differentiated by autograd, [S,3,3]
+    virial: of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3].
     """
 
     def __init__(
@@ -129,7 +154,7 @@ class _Priors:
         self.engine, self.batch, self.edges, self.branch = engine, batch, edges, branch
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0
-        self.found: tuple[Tensor, Tensor | None, Tensor | None] | None = None  # energies, forces, gradient in charges
+        self.found: _Found | None = None
         self.in_branch = bool(engine.others) and all(type(prior) in WITHOUT_CHARGES for prior in engine.others)
         if self.in_branch:
             branch.run(lambda: self._by_autograd(None))
@@ -155,15 +180,16 @@ class _Priors:
         """Adds what autograd has found to the results and to what the kernels sum."""
         self.branch.join()
         assert self.found is not None
-        energies, forces, pull = self.found
-        engine, direct = self.engine, bool(self.engine.direct)
-        chain.buffers.energies.add_(energies)
-        if forces is not None:
-            (engine.forces.add_ if direct else engine.forces.copy_)(forces)
+        found, engine, direct = self.found, self.engine, bool(self.engine.direct)
+        chain.buffers.energies.add_(found.energies)
+        if found.forces is not None:
+            (engine.forces.add_ if direct else engine.forces.copy_)(found.forces)
+        if found.virial is not None:
+            self.virial = self.virial + found.virial
         if self.with_stress and not direct:
             engine.virials.zero_()
-        if pull is not None:
-            chain.take_pull(pull, add=chain.pulled)
+        if found.pull is not None:
+            chain.take_pull(found.pull, add=chain.pulled)
 
     def _directly(self, prior: Coulomb, direct: DirectCoulomb, chain: Any, *, add: bool) -> None:
         """A prior that has kernels. add: to the forces and gradients that are there."""
@@ -177,7 +203,42 @@ class _Priors:
             charges = prior.given_charges(self.batch).to(engine.potential.dtype).contiguous()[None]
             pull = torch.empty_like(charges)
         found = Found(chain.buffers.energies, engine.forces, pull, virials)
-        direct.run(self.batch, self.edges, charges, found, add=add)
+        if prior.splitting is None or not direct.periodic:
+            direct.run(self.batch, self.edges, charges, found, add=add)
+            return
+        predicted = prior.config.charges == "predicted"
+        channels = chain.channels() if predicted else charges[0][:, None]
+        vectors = self._vectors(prior, channels)
+        if vectors.has_slabs:
+            direct.run(self.batch, self.edges, charges, found, add=add)
+            self._in_torch(prior, channels, found, chain if predicted else None)
+            return
+        reciprocal = engine.reciprocal[prior]
+        with beside(channels.device, RECIPROCAL) as branch:
+            options = dict(forces=self.with_forces)
+            branch.run(lambda: reciprocal.run(vectors, self.batch, charges, self.edges.overflow, **options))
+            direct.run(self.batch, self.edges, charges, found, add=add)
+        reciprocal.add(self.batch, charges, found)
+        if self.with_stress:
+            self.virial = self.virial + reciprocal.virial()
+
+    def _vectors(self, prior: Coulomb, channels: Tensor) -> KVectors:
+        """In a capture, the list that is there: kernels find out whether it fits."""
+        kept = prior.kept
+        if kept is not None and kept.latest is not None and shapes_are_fixed(channels):
+            return kept.latest
+        return prior.vectors_for(self.batch, channels, self.edges.overflow)
+
+    def _in_torch(self, prior: Coulomb, channels: Tensor, found: Found, chain: Any) -> None:
+        """The reciprocal sum of a batch with slabs, for which there are no kernels. chain: of predicted charges."""
+        options = dict(forces=self.with_forces, stress=self.with_stress)
+        far = differentiate_reciprocal(prior, self.batch, channels, self.edges.overflow, **options)
+        found.energies.add_(far.energies)
+        if self.with_forces:
+            found.forces.sub_(far.slope)
+            if chain is not None:
+                chain.take_pull(far.pull, add=True)
+        self.virial = self.virial + far.virial
 
     def _by_autograd(self, channels: Tensor | None) -> None:
         """The other priors. channels: charges that the network has predicted, if any are read."""
@@ -194,20 +255,20 @@ class _Priors:
                 channels = channels.detach().requires_grad_(self.with_forces)
             dtype = potential.dtype
             vectors = pairs.vectors(positions, batch.cell, batch.system_index, symmetric).to(dtype)
-            places = (positions if symmetric is None else strained_positions(positions, symmetric, batch)).to(dtype)
-            seen = replace(batch, positions=places.detach(), cell=batch.cell.to(dtype))
-            geometry = pair_geometry(seen, pairs, vectors, places, channels)
+            places = positions if symmetric is None else strained_positions(positions, symmetric, batch)
+            seen = replace(batch, positions=places.detach().to(dtype), cell=batch.cell.to(dtype))
+            lattice = Lattice(places, strained_cell(batch.cell, symmetric))
+            geometry = pair_geometry(seen, pairs, vectors, lattice, channels)
             energies = of_owned(potential.prior_energies(geometry, self.engine.others), batch)
             total = energies.sum()
-        self.found = (energies.detach(), None, None)
+        self.found = _Found(energies.detach())
         if not self.with_forces:
             return
         inputs = [x for x in (positions, strain, channels) if x is not None]
         found = iter(torch.autograd.grad(total, inputs, allow_unused=True))
         forces = -_or_zeros(next(found), positions)
-        if strain is not None:
-            self.virial = _or_zeros(next(found), strain)
-        self.found = (energies.detach(), forces, next(found, None))
+        virial = None if strain is None else _or_zeros(next(found), strain)
+        self.found = _Found(energies.detach(), forces, virial, next(found, None))
 
 
 def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:

@@ -17,10 +17,10 @@ from torchmdx.engines.pairs.filters import through
 from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
-from torchmdx.evaluation.derivatives import EnergyParts, Result, differentiate_energy
+from torchmdx.evaluation.derivatives import EnergyParts, Result, differentiate_energy, strained_cell
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Geometry
+from torchmdx.models.priors.base import Geometry, Lattice
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.structures.system import Batch
@@ -54,9 +54,9 @@ def pairwise_energy(
     outputs = _outputs(potential.head, found)
 
     def geometry() -> Geometry:
-        deformed = (positions if strain is None else strained_positions(positions, strain, batch)).to(dtype)
-        rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
-        return pair_geometry(rounded, pairs, vectors, deformed, channels)
+        deformed = positions if strain is None else strained_positions(positions, strain, batch)
+        rounded = replace(batch, positions=deformed.detach().to(dtype), cell=batch.cell.to(dtype))
+        return pair_geometry(rounded, pairs, vectors, Lattice(deformed, strained_cell(batch.cell, strain)), channels)
 
     energies = potential.assemble(outputs, batch, geometry)
     charges = None if channels is None else _conserved(potential.combined_charges(channels), batch)

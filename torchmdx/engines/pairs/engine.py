@@ -31,7 +31,7 @@ class PairEngine:
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
         self.name = f"pairs, {str(potential.dtype).removeprefix('torch.')}"
         # Otherwise every backward pass would compute gradients of the weights.
-        self.potential = copy.deepcopy(potential).requires_grad_(False)
+        self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
         self.batch, self.stress = batch, stress
         # If a prior has a longer cutoff than the network, the network gets its own list.
         cutoff = float(potential.config.cutoff)

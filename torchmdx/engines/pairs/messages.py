@@ -84,8 +84,9 @@ class EdgeMessages:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """T(D, F, Z, G) = Σ_edges Σ_m,c D[edge,m] F[pair,k(m),c] (Z[target,0,c] + Z[source,1,c]) G[target,m,c],
-    and for each atom itself D[P,0] F[P,0,c] (Z[i,0,c] + Z[i,1,c]) G[i,0,c].
+    """T(D, F, Z, G) = Σ_edges Σ_m,c D[edge,m] F[pair,k(m),c] (Z[target,0,c] + Z[source,1,c]) G[target,m,c].
+
+    Each atom adds D[P,0] F[P,0,c] (Z[i,0,c] + Z[i,1,c]) G[i,0,c] of itself.
 
     D [P+1,9]: components of the direction of each pair; the vector part changes its sign for the reverse edge. The last
     row is the constant (1, 0, ...), which has no gradient.

@@ -15,11 +15,13 @@ from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.pair_values import pair_values
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products
+from torchmdx.engines.pairs.qet import joined_features
 from torchmdx.engines.pairs.row_norm import normalised_rows
 from torchmdx.engines.pairs.silu import activate
 from torchmdx.models.charge_equilibration import LEAST_SHARE, ChargeEquilibration
 from torchmdx.models.embedding import TensorEmbedding
 from torchmdx.models.interaction import Interaction
+from torchmdx.models.qet import QET
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear
@@ -30,9 +32,12 @@ LINEAR = PartLinear()
 
 
 def features(
-    network: TensorNet | TensorNet2, pairs: PairList, vectors: Tensor, batch: Batch
+    network: TensorNet | TensorNet2 | QET, pairs: PairList, vectors: Tensor, batch: Batch
 ) -> tuple[Tensor, Tensor | None]:
-    """Features [N,C], and charges [N,(L+1)K] of a TensorNet2, from vectors [P,3] of the pairs."""
+    """Features [N,C], and charges [N,(L+1)K] of a TensorNet2 or [N,1] of a QET, from vectors [P,3] of the pairs."""
+    if isinstance(network, QET):
+        x, _ = features(network.tensornet, pairs, vectors, batch)
+        return joined_features(network, x, pairs, vectors, batch)
     directions, radial, envelope = pair_values(network, vectors)
     x = _embedding(network.embedding, pairs, directions, radial, envelope, batch.atomic_numbers)
     if isinstance(network, TensorNet2):

@@ -108,6 +108,11 @@ def at_ends(values: Tensor, pairs: PairList, at_target: float, at_source: float)
     return _AtEnds.apply(values, pairs, at_target, at_source)
 
 
+def onto_ends(values: Tensor, pairs: PairList, at_target: float, at_source: float) -> Tensor:
+    """Sums [N,K] of the values [P,K] of pairs over the ends of each pair's first edge, times these factors."""
+    return _FromEnds.apply(values.contiguous(), pairs, at_target, at_source)
+
+
 class _TakeRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values, index, num_rows):  # type: ignore[no-untyped-def]

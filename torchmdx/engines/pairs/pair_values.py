@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmdx.engines.cutoff_copies import PAIRS, require_repeated
 from torchmdx.engines.pairs.multilinear import apart, inputs_with_gradient
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.radial import ExpNormalBasis
@@ -97,8 +98,12 @@ def pair_kernels_of(network: TensorNet | TensorNet2, vectors: Tensor) -> Any:
 
 
 def has_kernels(network: TensorNet | TensorNet2) -> bool:
-    """Whether the basis is the exponential one, with the network's cutoff and without trained parameters."""
+    """Whether the basis is the exponential one, with the network's cutoff and without trained parameters.
+
+    Raises ValueError where the kernels repeat another cutoff function than that of the models.
+    """
     basis = network.basis
     if type(basis) is not ExpNormalBasis or float(network.config.cutoff) != basis.cutoff:
         return False
+    require_repeated(basis.cutoff, PAIRS)
     return not any(x.requires_grad for x in basis.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmdx.engines.pairs.coulomb import fused_pairs
 from torchmdx.engines.pairs.edge_values import to_edges, to_targets
 from torchmdx.engines.pairs.pair_list import PairList
-from torchmdx.models.priors.base import Geometry, OpenPairPrior
+from torchmdx.models.priors.base import Geometry, Lattice, OpenPairPrior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import PADDED_LENGTH
 from torchmdx.structures.system import Batch
@@ -20,7 +20,7 @@ from torchmdx.structures.system import Batch
 class PairGeometry(Geometry):
     """Geometry with the pairs of its edges. Values of atoms at padded edges, which have no atoms, are 1."""
 
-    pairs: PairList
+    pairs: PairList = field(kw_only=True)
 
     def at_target(self, values: Tensor) -> Tensor:
         return self._at(values, source=False)
@@ -47,10 +47,11 @@ class PairGeometry(Geometry):
 
 
 def pair_geometry(
-    batch: Batch, pairs: PairList, vectors: Tensor, positions: Tensor, charges: Tensor | None
+    batch: Batch, pairs: PairList, vectors: Tensor, lattice: Lattice, charges: Tensor | None
 ) -> PairGeometry:
-    """The geometry from vectors [P,3] of the pairs."""
+    """The geometry from vectors [P,3] of the pairs, in the dtype of which priors get positions."""
     distance = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     of_edges = to_edges(pairs, distance, own=False).squeeze(-1)
     distance = torch.where(pairs.edges.filled(), of_edges, PADDED_LENGTH)
-    return PairGeometry(batch, pairs.edges, distance, positions, charges, pairs)
+    positions = lattice.positions.to(vectors.dtype)
+    return PairGeometry(batch, pairs.edges, distance, positions, charges, lattice, pairs=pairs)

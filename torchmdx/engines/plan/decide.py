@@ -13,7 +13,7 @@ from typing import Any
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.kernels import KernelPlan, plan_kernels
 from torchmdx.engines.plan.machine import Machine
-from torchmdx.engines.plan.request import HEAD_KINDS, Candidate, Network, Request
+from torchmdx.engines.plan.request import HEAD_KINDS, KINDS, Candidate, Network, Request
 from torchmdx.engines.plan.workload import Stage, Workload
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
@@ -167,16 +167,20 @@ def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None
     """Why the fused kernels cannot evaluate a network; None if they can."""
     if not machine.triton:
         return "it needs triton, which is not installed"
+    if network.kind == "QET":
+        return "the charge equilibration of a QET has no fused kernels"
     if not network.is_built_in:
         wanted = "TensorNet2" if isinstance(config, TensorNet2Config) else "TensorNet"
         return f"its network must be a {wanted}, got {network.kind}"
-    return serves.fused_kernels(config)
+    return network.unknown or serves.fused_kernels(config)
 
 
 def why_not_compiled(network: Network, machine: Machine) -> str | None:
     """Why the C code cannot evaluate a network; None if it can."""
     if not network.is_built_in:
-        return f"its network must be a TensorNet or a TensorNet2, got a {network.kind}"
+        return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
+    if network.unknown is not None:
+        return network.unknown
     if network.head not in HEAD_KINDS:
         return f"its head must be a ScalarHead or a GatedHead, got a {network.head.rpartition('.')[2]}"
     if network.dtype != "float32":
@@ -189,7 +193,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
     if reason is None:
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
-        why = "fused kernels, and priors beside them" if priors else "fused kernels"
+        why = "fused kernels, priors separately" if priors else "fused kernels"
         kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=bool(priors))
         stages = (*kernels.stages, *_priors(priors, "Triton"), *_near(config, found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
@@ -204,9 +208,12 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         raise ValueError(f"precision {found.precision!r} needs a GPU, got a potential on the CPU")
     reason, machine = why_not_compiled(network, found.machine), found.machine
     if reason is None:
-        why = "network in C on the CPU, and priors beside it" if priors else "one call into C on the CPU"
+        why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"
         stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
+        if network.kind == "QET":
+            why = "features in C on the CPU, equilibration and head between the passes"
+            stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
     return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")

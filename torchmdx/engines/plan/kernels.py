@@ -220,7 +220,7 @@ def _sums(work: Workload, tiles: Tiles, chain: str) -> tuple[bool, Stage]:
 
 
 def _sent(sent: str) -> Stage:
-    why = "the precision asked for" if sent != "float32" else "precisions half and bfloat16 send fewer bytes"
+    why = "the requested precision" if sent != "float32" else "precisions half and bfloat16 send fewer bytes"
     return Stage("messages", sent, why, "float32" if sent != "float32" else "float16")
 
 

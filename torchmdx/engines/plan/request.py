@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torchmdx.engines.plan.machine import Machine
+from torchmdx.engines.plan.settings import unknown_setting
 from torchmdx.engines.plan.workload import Workload
 from torchmdx.models.energy_head import HEADS
 from torchmdx.models.priors.base import PriorConfig
+from torchmdx.models.qet import QET, QETConfig
 from torchmdx.models.tensornet import TensorNet, TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2, TensorNet2Config
 
-KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2"}
+KINDS: dict[type[Any], str] = {TensorNet: "TensorNet", TensorNet2: "TensorNet2", QET: "QET"}
 HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
 
 
@@ -20,20 +22,23 @@ HEAD_KINDS = tuple(head.__name__ for head in HEADS.values())
 class Network:
     """What a potential computes with: the classes of its network and head by name, and the dtype of its weights.
 
-    A class derived from a TensorNet may compute something else, so that it has a name of its own.
+    A class derived from a TensorNet may compute something else, so that it has a name of its own. unknown: why engines
+    do not know one of its settings; None if they do.
     """
 
     kind: str
     head: str = HEAD_KINDS[0]
     dtype: str = "float32"
+    unknown: str | None = None
 
     @classmethod
     def of_config(cls, config: Any) -> Network:
         """Of a potential made from a configuration."""
-        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2"}
+        kinds = {TensorNetConfig: "TensorNet", TensorNet2Config: "TensorNet2", QETConfig: "QET"}
         head = HEADS.get(getattr(config, "head", "scalar"))
         kind = kinds.get(type(config), type(config).__name__.removesuffix("Config"))
-        return cls(kind, HEAD_KINDS[0] if head is None else head.__name__)
+        named = HEAD_KINDS[0] if head is None else head.__name__
+        return cls(kind, named, unknown=unknown_setting(config) if type(config) in kinds else None)
 
     @classmethod
     def of(cls, potential: Any) -> Network:
@@ -44,7 +49,8 @@ class Network:
             kind = f"{network.__module__}.{kind}"
         named = head.__name__ if head in HEADS.values() else f"{head.__module__}.{head.__name__}"
         named = named if named not in HEAD_KINDS or head in HEADS.values() else f"other {named}"
-        return cls(kind, named, str(potential.dtype).removeprefix("torch."))
+        unknown = unknown_setting(potential.config) if network in KINDS else None
+        return cls(kind, named, str(potential.dtype).removeprefix("torch."), unknown)
 
     @property
     def is_built_in(self) -> bool:
@@ -53,7 +59,7 @@ class Network:
     @property
     def has_pairs(self) -> bool:
         """Whether engines/pairs supports it, with any priors."""
-        return self.is_built_in and self.head in HEAD_KINDS
+        return self.is_built_in and self.head in HEAD_KINDS and self.unknown is None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,11 @@ def descriptors(potential: Potential | Ensemble, system: System) -> Tensor:
     They do not change under translation, rotation and, for models of the group O(3), reflection; permuted atoms have
     permuted rows. For an ensemble the features of its members follow each other, [N,ΣC]. Raises as `Pairs.of`.
     """
-    pairs = Pairs.of(potential, system)
     members = list(potential) if isinstance(potential, Ensemble) else [potential]
+    if not system.num_atoms:  # as wide as those of any atom
+        known = members[0].card.elements or (1,)
+        return descriptors(potential, System.create([[0.0, 0.0, 0.0]], known[:1]))[:0]
+    pairs = Pairs.of(potential, system)
     return torch.cat([_features(member, pairs) for member in members], dim=-1)
 
 

@@ -13,6 +13,7 @@ from torchmdx.engines.plan import Network
 from torchmdx.evaluation.properties.pairs import Pairs
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Lattice
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import System
@@ -29,6 +30,8 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
     every image of an atom moves with it (wave vector zero). It takes one backward pass for each of its rows. For an
     ensemble it is the mean. Raises as `Pairs.of`.
     """
+    if not system.num_atoms:
+        return torch.zeros(0, 0, dtype=torch.float64, device=potential.device)
     pairs = Pairs.of(potential, system)
     chosen = torch.as_tensor(range(system.num_atoms) if atoms is None else atoms, dtype=torch.int64, device="cpu")
     components = (3 * chosen[:, None] + torch.arange(3, device="cpu")).flatten().to(potential.device)
@@ -56,7 +59,7 @@ def _energy(potential: Potential, pairs: Pairs, positions: Tensor) -> Tensor:
     vectors = edges.vectors(positions, batch.cell, batch.system_index).to(dtype)
     deformed = positions.to(dtype)
     rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
-    return potential.outputs(rounded, edges, vectors, deformed)[0]
+    return potential.outputs(rounded, edges, vectors, deformed, Lattice(positions, batch.cell))[0]
 
 
 def _derivative(value: Tensor, positions: Tensor, *, create_graph: bool = False) -> tuple[Tensor, ...]:

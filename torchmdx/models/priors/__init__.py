@@ -1,1 +1,1 @@
-"""Known physics beside the network: terms of the energy that have settings, and no weights."""
+"""Known physics that is added to the network: terms of the energy with settings and without weights."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
@@ -25,13 +26,24 @@ class OpenPairPrior(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Lattice:
+    """Positions [N,3] and cells [S,3,3] Å that a strain deforms together, not rounded to the dtype of the network.
+
+    Gradients flow through both. For sums over the reciprocal lattice.
+    """
+
+    positions: Tensor
+    cell: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Geometry:
     """The input of priors.
 
     distance [E] Å of `edges`, which contain all pairs within the potential's search cutoff; at padded edges it is
     longer than any cutoff. positions [N,3] Å are for pairs beyond the list, of systems without periodic directions.
-    charges [N,M]: partial charges in M channels, None if the network predicts none. Gradients flow through distance,
-    positions and charges.
+    charges [N,M]: partial charges in M channels, None if the network predicts none. lattice: for priors that sum over a
+    lattice, None where no caller knows of them. Gradients flow through distance, positions, charges and lattice.
     """
 
     batch: Batch
@@ -39,6 +51,7 @@ class Geometry:
     distance: Tensor
     positions: Tensor
     charges: Tensor | None
+    lattice: Lattice | None = None
 
     def at_target(self, values: Tensor) -> Tensor:
         """Values [N,..] of atoms at the targets of the edges, [E,..]."""
@@ -71,8 +84,11 @@ class PriorConfig:
     name: ClassVar[str]
 
     def scaled(self, factor: float) -> Self:
-        """The settings of the same prior with its energy multiplied by a factor."""
-        raise NotImplementedError
+        """The settings of the same prior with its energy multiplied by a factor.
+
+        Only conversions of energies need it. Raises NotImplementedError for a prior that does not define it.
+        """
+        raise NotImplementedError(f"the prior {self.name} must define scaled(factor), which changes its energy unit")
 
     def _require_lengths(self, *names: str) -> None:
         for name in names:
@@ -92,7 +108,7 @@ class PriorConfig:
         return replace(self, **{name: getattr(self, name) * factor})
 
 
-class Prior(nn.Module):
+class Prior(nn.Module, ABC):
     """An energy term without weights, eV, differentiable to any order.
 
     max_z: the largest atomic number it supports.
@@ -109,16 +125,19 @@ class Prior(nn.Module):
         """Cutoff of the neighbour list it needs, Å, for systems with or without periodic directions."""
         return float(self.config.cutoff)
 
-    def doubts(self, title: str, periodic: bool) -> list[str]:
+    def keep_lists(self) -> None:
+        """From now on keeps what it chooses by reading the device. Engines call it for a prior that is theirs alone."""
+
+    def doubts(self, title: str, periodic: bool, charge: float = 0.0) -> list[str]:
         """What users of a potential should know about this term, in systems with or without periodic directions.
 
-        title: of the potential.
+        title: of the potential. charge: of the system, e.
         """
         return []
 
+    @abstractmethod
     def forward(self, geometry: Geometry) -> Tensor:
         """Energies [N] of the atoms, which sum to the energy of their system."""
-        raise NotImplementedError
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         exact = dict(self.named_buffers(recurse=False))

@@ -9,18 +9,31 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
+from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
+from torchmdx.models.priors.ewald import KeptVectors, KVectors, Splitting
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
+from torchmdx.models.priors.reciprocal import reciprocal_energies
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import COULOMB
+
+BACKGROUND = (
+    "sums the Coulomb energy of a periodic system with a total charge of {charge:+g} e, which a uniform background "
+    "neutralizes: its energy, and its pressure, depend on the size of the cell"
+)
+PERIODIC = ("reaction_field", "ewald", "auto")
+MOST_ACCURATE, LEAST_ACCURATE = 1e-13, 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoulombConfig(PriorConfig):
     """Settings of the damped Coulomb interaction.
 
-    cutoff: Å, for systems with periodic directions, with a reaction field of `dielectric` beyond it (infinity: a
-        conductor, for which the force at the cutoff is zero too).
+    periodic: how systems with periodic directions are treated: "reaction_field" truncates the interaction, "ewald" sums
+        over all images, and "auto" does so where such a sum exists, in crystals, liquids and neutral slabs.
+    cutoff: Å, for systems with periodic directions: of the reaction field, whose `dielectric` is beyond it (infinity: a
+        conductor, for which the force at the cutoff is zero too), or of the part of an Ewald sum over pairs, which does
+        not change its result.
+    accuracy: of an Ewald sum: error of forces, relative to their root mean square.
     cut_in_vacuum: whether the cutoff applies to systems without periodic directions too. Otherwise all pairs interact.
     damping: Å, distance below which pairs are damped.
     switch: two distances, Å, between which a cosine switches pairs on; it replaces the damping.
@@ -38,6 +51,8 @@ class CoulombConfig(PriorConfig):
     dielectric: float = 78.3
     weights: tuple[float, ...] | None = None
     strength: float = COULOMB
+    periodic: str = "reaction_field"
+    accuracy: float = 1e-5
 
     def __post_init__(self) -> None:
         self._require_lengths("cutoff", "damping")
@@ -61,6 +76,37 @@ class CoulombConfig(PriorConfig):
                     f"weights of the prior coulomb must be finite and add up to more than 0, got {weights}"
                 )
             object.__setattr__(self, "weights", weights)
+        self._require_lattice_settings()
+
+    def _require_lattice_settings(self) -> None:
+        if self.periodic not in PERIODIC:
+            raise ValueError(
+                f"periodic of the prior coulomb must be one of {', '.join(PERIODIC)}, got {self.periodic!r}"
+            )
+        number = isinstance(self.accuracy, (int, float)) and not isinstance(self.accuracy, bool)
+        if not number or not MOST_ACCURATE <= self.accuracy <= LEAST_ACCURATE:
+            raise ValueError(
+                f"accuracy of the prior coulomb must be from {MOST_ACCURATE:g} to {LEAST_ACCURATE:g}, got "
+                f"{self.accuracy!r}"
+            )
+        if not self.sums_lattice:
+            return
+        if self.cut_in_vacuum:
+            raise ValueError(
+                f"cut_in_vacuum of the prior coulomb needs periodic 'reaction_field', got periodic {self.periodic!r}"
+            )
+        longest = float(self.damping) if self.switch is None else self.switch[1]
+        if self.cutoff < longest:
+            name = "damping" if self.switch is None else "switch"
+            raise ValueError(
+                f"cutoff of the prior coulomb must be at least the {name}'s {longest:g} Å in an Ewald sum, got "
+                f"{self.cutoff!r}"
+            )
+
+    @property
+    def sums_lattice(self) -> bool:
+        """Whether periodic systems are summed over all images."""
+        return self.periodic != "reaction_field"
 
     def scaled(self, factor: float) -> Self:
         return self._times("strength", factor)
@@ -73,6 +119,11 @@ class Coulomb(Prior):
     |---|---|
     | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 from there on; or the switch |
     | shape | g(r) = 1 / r, or under a cutoff c: 1 / r + (ε - 1) / (2 ε + 1) · r² / c³ - 3 ε / (2 ε + 1) / c |
+
+    In an Ewald sum every pair within the cutoff has (1 - d(r)) (1 / r - s) - erf(α r) / r instead, and the rest is a
+    sum over the reciprocal lattice (torchmdx.models.priors.reciprocal): damped pairs and all images interact as 1 / r.
+
+    kept: the vectors of an engine's Ewald sums; None: chosen for every evaluation.
     """
 
     config: CoulombConfig
@@ -83,11 +134,13 @@ class Coulomb(Prior):
         super().__init__()
         self.config = config
         self.sees_all_pairs = not config.cut_in_vacuum
+        self.splitting = Splitting.of(config.accuracy, float(config.cutoff)) if config.sums_lattice else None
+        self.kept: KeptVectors | None = None
         weights = torch.tensor(config.weights or (1.0,) * sets, dtype=torch.float64)
         if len(weights) not in (sets, sets * channels):
             raise ValueError(
                 f"weights of the prior coulomb must be {sets} (embedding and layers) or {sets * channels} "
-                f"(every channel of them), got {len(weights)}"
+                f"(one for each channel), got {len(weights)}"
             )
         if len(weights) == sets:
             weights = weights.repeat_interleave(channels)
@@ -96,14 +149,32 @@ class Coulomb(Prior):
     def cutoff(self, periodic: bool) -> float:
         return float(self.config.cutoff) if periodic or self.config.cut_in_vacuum else 0.0
 
-    def doubts(self, title: str, periodic: bool) -> list[str]:
-        if not periodic or self.config.charges == "given":
+    def doubts(self, title: str, periodic: bool, charge: float = 0.0) -> list[str]:
+        if not periodic:
+            return []
+        if self.splitting is not None:
+            return [f"{title} {BACKGROUND.format(charge=charge)}"] if charge else []
+        if self.config.charges == "given":
             return []
         return [
             f"{title} truncates the Coulomb energy of periodic systems at {self.config.cutoff:g} Å, with a reaction "
             "field: energies and forces depend on this cutoff, because the predicted charges of a molecule do not sum "
-            "to its charge; compare results at several values of coulomb_cutoff"
+            "to its charge. Coulomb forces in a box of water can be off by more than half; coulomb='ewald' (--coulomb "
+            "ewald) sums over all images"
         ]
+
+    @property
+    def sums(self) -> str | None:
+        """Its Ewald sum, in words; None with a reaction field."""
+        split = self.splitting
+        if split is None:
+            return None
+        text = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {split.cutoff:g} Å, vectors up to "
+        latest = None if self.kept is None else self.kept.latest
+        return f"{text}{split.longest:.2f} 1/Å" + ("" if latest is None else f", {latest.count:,} of them")
+
+    def keep_lists(self) -> None:
+        self.kept = KeptVectors()
 
     def atomic_charges(self, charges: Tensor) -> Tensor:
         """One charge for each atom [N] from all channels [N,M]: their mean, weighted as in the energy."""
@@ -112,6 +183,8 @@ class Coulomb(Prior):
     def forward(self, geometry: Geometry) -> Tensor:
         charges = self.charges(geometry)
         energies = self.within_cutoff(geometry, charges)
+        if self.splitting is not None:
+            energies = energies + self.beyond_cutoff(geometry, charges)
         if self.sees_all_pairs:
             energies = energies + geometry.open_pairs(self, charges)
         return energies
@@ -144,8 +217,29 @@ class Coulomb(Prior):
         r = torch.where(inside, r, config.cutoff)
         weighted = charges * self.weights.to(charges.dtype)
         products = (geometry.at_target(weighted) * geometry.at_source(charges)).sum(-1)
-        energy = config.strength * self.undamped(r) * products * self.reaction_field(r)
-        return geometry.halved_onto_atoms(torch.where(inside, energy, 0.0))
+        shape = self.undamped(r) * self.reaction_field(r)
+        if self.splitting is not None:
+            shape = shape - torch.erf(self.splitting.alpha * r) / r
+        return geometry.halved_onto_atoms(torch.where(inside, config.strength * products * shape, 0.0))
+
+    def beyond_cutoff(self, geometry: Geometry, charges: Tensor) -> Tensor:
+        """Energies [N] of an Ewald sum's part over the reciprocal lattice. Raises ValueError as `KVectors.of`."""
+        batch, lattice = geometry.batch, geometry.lattice
+        if not shapes_are_fixed(batch.positions) and not bool(batch.pbc.any()):
+            return charges.new_zeros(batch.num_atoms)
+        assert lattice is not None, "engines and evaluations give it to every prior"
+        vectors = self.vectors_for(batch, charges, geometry.edges.overflow)
+        given = (lattice.positions, lattice.cell, charges, self.weights)
+        return self.config.strength * reciprocal_energies(vectors, batch, *given)
+
+    def vectors_for(self, batch: Batch, charges: Tensor, overflow: Tensor) -> KVectors:
+        """The vectors of an Ewald sum for a batch with charges [N,M]; overflow: as for `KeptVectors.serve`."""
+        assert self.splitting is not None
+        if self.kept is not None:
+            return self.kept.serve(batch, self.splitting, charges, overflow)
+        if shapes_are_fixed(batch.positions):
+            raise RuntimeError("an Ewald sum can be captured in an engine only: take torchmdx.CapturedStep")
+        return KVectors.of(batch, self.splitting, charges)
 
     def plain_pairs(self, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
         """Energies [N] of all pairs of systems without periodic directions."""
@@ -170,8 +264,15 @@ class Coulomb(Prior):
         return torch.where(inside, 1 - torch.exp(1 - 1 / gap), 1.0)
 
     @property
+    def alpha(self) -> float:
+        """α of an Ewald sum, 1/Å; 0 with a reaction field."""
+        return 0.0 if self.splitting is None else self.splitting.alpha
+
+    @property
     def field(self) -> tuple[float, float]:
-        """(a, b) of g(r) = 1 / r + a r² - b under the cutoff."""
+        """(a, b) of g(r) = 1 / r + a r² - b under the cutoff; in an Ewald sum b is its shift."""
+        if self.splitting is not None:
+            return 0.0, self.splitting.shift
         # In terms of 1/ε, so that ε may be infinite.
         inverse, cutoff = 1 / self.config.dielectric, float(self.config.cutoff)
         return (1 - inverse) / (2 + inverse) / cutoff**3, 3 / (2 + inverse) / cutoff

@@ -1,5 +1,6 @@
-"""Searches that give pairs as arrays: plain torch, vesin, torch-cluster; the frame that they fill buffers in; and a
-cell list in C that fills them itself.
+"""Searches that give pairs as arrays, and the frame in which they fill buffers.
+
+Searches are plain torch, vesin and torch-cluster; a cell list in C fills the buffers itself.
 """
 
 from torchmdx.neighbors.backends import cell_list, torch_cluster, vesin

@@ -12,8 +12,8 @@ from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch
 
 # vesin takes time for every cell of its list, atoms or not: a few atoms in a large space and a short cutoff can take
-# seconds, most of all where some directions are periodic and others not (8 atoms, 0.2 Å: 3 s). More cells than this,
-# and so many to an atom, are not worth having.
+# seconds, most of all where some directions are periodic and others not (8 atoms, 0.2 Å: 3 s). More cells than
+# this, and more per atom, are not worth having.
 FEWEST_CELLS, CELLS_TO_AN_ATOM = 5000, 20
 
 

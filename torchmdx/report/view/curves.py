@@ -1,4 +1,4 @@
-"""Curves beside the frames: from the log of a run, or from what the frames of a file carry."""
+"""Curves next to the frames: from the log of a run, or from what the frames of a file carry."""
 
 from __future__ import annotations
 

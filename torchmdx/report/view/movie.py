@@ -1,4 +1,4 @@
-"""`Movie`, what a page shows: atoms in frames, curves beside them, and torsions."""
+"""`Movie`, what a page shows: atoms in frames, curves next to them, and torsions."""
 
 from __future__ import annotations
 

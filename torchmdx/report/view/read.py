@@ -1,4 +1,4 @@
-"""Frames of trajectory and structure files: DCD with a structure beside it, and every format of ASE."""
+"""Frames of trajectory and structure files: DCD with a structure next to it, and every format of ASE."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def read(path: str, *, index: str = ":", structure: str | None = None, log: str 
     """The frames of a file.
 
     index: of frames, as ASE writes it (":", "-1", "::10"). structure: a file with the elements, for a DCD (default: the
-    files of `torchmdx md` beside it). log: of `torchmdx md` (default: the one beside a DCD). Raises FileNotFoundError,
-    and ValueError for files that do not fit together or hold no such frame.
+    files of `torchmdx md` next to it). log: of `torchmdx md` (default: the one next to a DCD). Raises
+    FileNotFoundError, and ValueError for files that do not fit together or hold no such frame.
     """
     if Path(path).suffix.lower() in (".dcd", *ENDINGS):
         return _read_dcd(path, index, structure, log)

@@ -1,4 +1,4 @@
-"""Recording: the steps of a relaxation, in bounded memory."""
+"""ThinnedSteps: the steps of a relaxation, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
-class Recording:
+class ThinnedSteps:
     """Keeps structures that are added one by one: at first all, then every second, fourth, ..., and always the last.
 
     most_frames, most_positions: limits of what is kept, besides the first and the last.

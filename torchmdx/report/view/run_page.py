@@ -1,4 +1,4 @@
-"""The page that a finished run leaves beside its files."""
+"""The page that a finished run leaves next to its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmdx.report.view.hdf5 import open_trajectory
 from torchmdx.report.view.movie import Frames
 from torchmdx.report.view.page import require_plotly, write_movie
 from torchmdx.report.view.read import of_dcd
-from torchmdx.report.view.recording import Recording
+from torchmdx.report.view.recording import ThinnedSteps
 
 
 def write_run_page(
@@ -41,7 +41,7 @@ def write_run_page(
     return _written(path, frames)
 
 
-def write_relaxation_page(path: Path, recording: Recording, *, title: str) -> bool:
+def write_relaxation_page(path: Path, recording: ThinnedSteps, *, title: str) -> bool:
     """`write_run_page` for the steps of a relaxation."""
     return _written(path, lambda: recording.frames(title))
 

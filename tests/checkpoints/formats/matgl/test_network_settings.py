@@ -24,7 +24,7 @@ ARGUMENTS = "kwargs.model.init_args"
     ("changed", "text"),
     [
         (change("@class", "M3GNet"), "@class must be 'Potential', got 'M3GNet'"),
-        (change("kwargs.model.@class", "QET"), "@class must be 'TensorNet', got 'QET'"),
+        (change("kwargs.model.@class", "CHGNet"), "@class must be 'TensorNet' or 'QET', got 'CHGNet'"),
         (change("kwargs.model.@model_version", 3), "@model_version of the TensorNet must be 1 or 2, got 3"),
         (
             change("kwargs.model.@module", "matgl.models._qet"),

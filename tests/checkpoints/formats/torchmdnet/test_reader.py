@@ -266,6 +266,7 @@ def options(**held):
     [
         (prior("External", {}), "prior_model External is not supported"),
         (options(prior_model=[{"Atomref": {"enable": False}}, {"D4": None}]), "prior_model D4 is not supported"),
+        (options(model="tensornet2_resp"), "tensornet2_resp, such as AceFF-2-RESP-1, has a head of RESP charges"),
         (options(output_model="DipoleMoment"), "output_model must be 'Scalar', got 'DipoleMoment'"),
         (
             options(output_model="ScalarPlusWeightedCoulomb"),
@@ -342,7 +343,7 @@ def test_the_report_says_what_was_read_remapped_and_ignored(edited):
     for words in (
         "read:\n  - model tensornet-nqe, output model ScalarPlusWeightedCoulomb",
         "  - 80 tensors",
-        "periodic structures, which the file cannot do, are cut off at 10.0 Å with a reaction field",
+        "periodic structures, which the file cannot do, are summed over all images",
         "remapped:\n  - model tensornet-nqe is tensornet2: a name from before its release",
         "  - Coulomb term of the output model to the prior coulomb, its strength times std",
         "  - old layout ('check_errors' in its settings): rows of embedding.gate.2",
@@ -361,9 +362,9 @@ def test_the_report_of_a_file_with_nothing_to_change(data):
     assert "remapped: nothing" in str(report)
 
 
-def test_coulomb_of_a_file_without_cutoff_is_uncut_in_vacuum_and_cut_in_crystals(data):
+def test_coulomb_of_a_file_without_cutoff_is_never_cut(data):
     (config,) = torchmdx.load(data / "tensornet2-coulomb.ckpt").prior_configs
-    assert (config.cutoff, config.cut_in_vacuum, config.damping, config.dielectric) == (10.0, False, 4.6, 78.3)
+    assert (config.periodic, config.cut_in_vacuum, config.damping, config.dielectric) == ("auto", False, 4.6, 78.3)
     (config,) = torchmdx.load(data / "tensornet2-cut.ckpt").prior_configs
     assert (config.cutoff, config.cut_in_vacuum) == (5.5, True)
 
@@ -382,7 +383,7 @@ def test_reference_energies_that_were_removed_come_back_when_asked_for(edited, d
     references = float(REFERENCE_ENERGIES[record["numbers"]].sum()) if total else 0.0
     got = float(evaluate(reading.potential, system(record)).energy[0])
     assert got == pytest.approx(record["energy"] + references, abs=1e-5)
-    ignored = any("ask for total energies to have them" in line for line in reading.report.ignored)
+    ignored = any("request total energies to include them" in line for line in reading.report.ignored)
     assert ignored != total
 
 

@@ -1,16 +1,18 @@
-"""Reads the TensorNet potentials of matgl: a folder with model.json and state.pt."""
+"""Reads the TensorNet and QET potentials of matgl: a folder with model.json and state.pt."""
 
 from __future__ import annotations
 
 import hashlib
 
-from torchmdx.checkpoints.formats.matgl.network_settings import atomic_numbers_of, config_of, network_of
+from torchmdx.checkpoints.formats.matgl.equilibration import qet_config, rename_equilibration
+from torchmdx.checkpoints.formats.matgl.network_settings import atomic_numbers_of, config_of, is_qet, network_of
 from torchmdx.checkpoints.formats.matgl.renamed_tensors import StateDict, rename
 from torchmdx.checkpoints.formats.reading import Reading, Report
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.formats.torchmdnet import archive
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
+from torchmdx.models.qet import QETConfig
 from torchmdx.models.skeleton import require_sizes
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming, parse_json
 
@@ -39,21 +41,27 @@ def read(source: Source) -> Reading:
     with naming(description):
         if description.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it must have at most {LARGEST_JSON} bytes, got {description.stat().st_size}")
-        settings, form = network_of(parse_json(source.part(FILES[0])), str(description))
+        told = parse_json(source.part(FILES[0]))
+        settings, form = network_of(told, str(description))
         numbers = atomic_numbers_of(settings, str(description))
     data = source.part(FILES[1])
     report = Report(str(folder), hashlib.sha256(data).hexdigest())
     with naming(description):
         config = config_of(settings, form, numbers, report)
+        if is_qet(told["kwargs"]["model"]):
+            config = qet_config(config, settings, report)
     with naming(state):
         tensors = StateDict(_load(data, str(state)), str(state), report)
         found = rename(tensors, config, settings, form.target_first, numbers)
+        if isinstance(config, QETConfig):
+            found = rename_equilibration(tensors, config, found, numbers)
         tensors.require_nothing_left()
         require_sizes(config, (), found, repr(str(state)))
         potential = Potential(config)
         potential.fill(found, repr(str(state)))
     potential.card = Card(name=folder.resolve().name, elements=tuple(numbers), charges=(0.0,))
-    report.ignored.append("the total charge of structures: the network has no input for it")
+    if not isinstance(config, QETConfig):
+        report.ignored.append("the total charge of structures: the network has no input for it")
     return Reading(potential, report)
 
 

@@ -18,6 +18,9 @@ MODULES = tuple(
     f"matgl.models.{name}" for name in ("_tensornet", "_tensornet_dgl", "_tensornet_pyg", "_tensornetwarp_pyg")
 )
 OF_DGL = MODULES[:2]
+# The modules of matgl's QET, a TensorNet with charge equilibration, version 1: of matgl 2 (DGL) and of matgl 4 (PyG).
+# Between both, `_qet_pyg` was written with two forms of its TensorNet.
+QET_DGL, QET_PYG = "matgl.models._qet_dgl", "matgl.models._qet"
 # A setting must have one of these values or be absent: any other value would change the energy.
 _NETWORK_VALUES: dict[str, tuple[Any, ...]] = {
     "rbf_type": tuple(BASES),
@@ -32,6 +35,9 @@ _POTENTIAL_VALUES: dict[str, tuple[Any, ...]] = {"calc_repuls": (False,)}
 _REQUIRED = ("element_types", "units", "nblocks", "cutoff", "rbf_type", "is_intensive")
 # Settings that the reader uses besides those above.
 _USED = {"num_rbf", "max_n", "use_smooth", "width"}
+# Settings of a QET alone.
+_OF_QET: dict[str, tuple[Any, ...]] = {"include_magmom": (False,), "return_features": (False,)}
+_USED_BY_QET = {"is_hardness_envs", "is_sigma_train"}
 # Settings that do not affect the energy of such a model.
 _WITHOUT_EFFECT = {
     *("ntypes_state", "dim_state_embedding", "dim_state_feats", "max_l", "dtype", "readout_type", "field"),
@@ -60,6 +66,13 @@ class Form:
 def form_of(network: dict[str, Any], origin: str) -> Form:
     """The form of a TensorNet in a model.json. Raises UnsupportedCheckpoint for an unknown module or version."""
     module, version = network.get("@module"), network.get("@model_version")
+    if is_qet(network):
+        if version != 1 or isinstance(version, bool):
+            raise UnsupportedCheckpoint(f"{origin!r}: @model_version of the QET must be 1, got {version!r}")
+        if module not in (QET_DGL, QET_PYG):
+            raise UnsupportedCheckpoint(f"{origin!r}: @module of a QET must be {QET_DGL} or {QET_PYG}, got {module!r}")
+        new = module == QET_PYG
+        return Form("source" if new else "target", new, f"{module}, version {version}")
     if version not in VERSIONS or isinstance(version, bool):
         raise UnsupportedCheckpoint(f"{origin!r}: @model_version of the TensorNet must be 1 or 2, got {version!r}")
     if module not in MODULES:
@@ -73,23 +86,25 @@ def network_of(description: Any, origin: str) -> tuple[dict[str, Any], Form]:
 
     Raises ValueError for a file of another kind, and UnsupportedCheckpoint, naming model or setting.
     """
-    _require_class(description, "Potential", origin)
+    _require_class(description, ("Potential",), origin)
     options = description["kwargs"]
     network = options.get("model")
-    _require_class(network, "TensorNet", origin)
+    _require_class(network, ("TensorNet", "QET"), origin)
     settings, form = network.get("init_args"), form_of(network, origin)
     if not isinstance(settings, dict):
-        raise ValueError(f"{origin!r} must hold the init_args of its TensorNet, got {settings!r}")
-    missing = [name for name in _REQUIRED if name not in settings]
+        raise ValueError(f"{origin!r} must hold the init_args of its {network['@class']}, got {settings!r}")
+    of_qet = is_qet(network)
+    missing = [name for name in _REQUIRED if name not in settings and not (of_qet and name == "is_intensive")]
     if missing:
         raise ValueError(f"{origin!r} lacks the settings {', '.join(missing)}")
-    for given, allowed in ((options, _POTENTIAL_VALUES), (settings, _NETWORK_VALUES)):
+    values_of_network = _NETWORK_VALUES | (_OF_QET if of_qet else {})
+    for given, allowed in ((options, _POTENTIAL_VALUES), (settings, values_of_network)):
         for name, values in allowed.items():
             if name in given and given[name] not in values:
                 raise UnsupportedCheckpoint(
                     f"{origin!r}: {name} must be {' or '.join(map(repr, values))}, got {given[name]!r}"
                 )
-    known = {*_REQUIRED, *_NETWORK_VALUES, *_USED, *_WITHOUT_EFFECT}
+    known = {*_REQUIRED, *values_of_network, *_USED, *_WITHOUT_EFFECT, *(_USED_BY_QET if of_qet else ())}
     unknown = sorted(settings.keys() - known) + sorted(
         options.keys() - {*_POTENTIAL_VALUES, *_POTENTIAL_WITHOUT_EFFECT}
     )
@@ -102,13 +117,18 @@ def network_of(description: Any, origin: str) -> tuple[dict[str, Any], Form]:
     return settings, form
 
 
-def _require_class(description: Any, name: str, origin: str) -> None:
+def is_qet(network: Any) -> bool:
+    """Whether the network of a description is a QET."""
+    return isinstance(network, dict) and network.get("@class") == "QET"
+
+
+def _require_class(description: Any, names: tuple[str, ...], origin: str) -> None:
     found = description.get("@class") if isinstance(description, dict) else None
     if found is None:
         raise ValueError(f"{origin!r} is not the description of a matgl model: it needs @class")
-    if found != name:
-        raise UnsupportedCheckpoint(f"{origin!r}: @class must be {name!r}, got {found!r}")
-    if name == "Potential" and not isinstance(description.get("kwargs"), dict):
+    if found not in names:
+        raise UnsupportedCheckpoint(f"{origin!r}: @class must be {' or '.join(map(repr, names))}, got {found!r}")
+    if found == "Potential" and not isinstance(description.get("kwargs"), dict):
         raise ValueError(f"{origin!r} must hold the kwargs of its Potential, got {description.get('kwargs')!r}")
 
 

@@ -77,13 +77,13 @@ def rename(
     if not target_first:
         state.report.remapped.append("source and target of the embedding exchanged: columns of pairs, signs of vectors")
     elements = state.take(f"{embedding}.emb.weight")
-    new["network.embedding.elements.weight"] = _by_atomic_number(elements, numbers, config, f"{embedding}.emb.weight")
+    new["network.embedding.elements.weight"] = by_atomic_number(elements, numbers, config, f"{embedding}.emb.weight")
     new["scale"], new["shift"] = state.take("data_std").double(), state.take("data_mean").double()
     references = state.tensors.pop("element_refs.property_offset", None)
     if references is None:
         references = torch.zeros(len(numbers), dtype=torch.float64, device="cpu")
     name = "element_refs.property_offset"
-    new["reference_energies"] = _by_atomic_number(references.double(), numbers, config, name)
+    new["reference_energies"] = by_atomic_number(references.double(), numbers, config, name)
     return new
 
 
@@ -132,10 +132,12 @@ def _by_part(state: StateDict, name: str) -> Tensor:
     return value.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
 
 
-def _by_atomic_number(rows: Tensor, numbers: list[int], config: TensorNetConfig, name: str) -> Tensor:
-    """Rows at their atomic numbers; zeros elsewhere."""
+def by_atomic_number(
+    rows: Tensor, numbers: list[int], config: TensorNetConfig, name: str, others: float = 0.0
+) -> Tensor:
+    """Rows at their atomic numbers; others: the value elsewhere."""
     if rows.ndim < 1 or len(rows) != len(numbers):
         raise ValueError(f"{name} must have a row for each of {len(numbers)} elements, got shape {list(rows.shape)}")
-    out = rows.new_zeros(config.max_z + 1, *rows.shape[1:])
+    out = rows.new_full((config.max_z + 1, *rows.shape[1:]), others)
     out[torch.tensor(numbers, device=out.device)] = rows
     return out

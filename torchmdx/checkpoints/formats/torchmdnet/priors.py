@@ -16,6 +16,7 @@ from torchmdx.checkpoints.formats.torchmdnet.weights import Remaining
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.d2 import D2Config
+from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.structures.units import AVOGADRO
 
@@ -101,11 +102,11 @@ def read_references(content: Content, state: Remaining, zeros: Tensor, total_ene
         if enabled or total_energy:
             count = min(len(values), len(energies))
             energies[:count] += values[:count]
-            state.report.read.append(f"prior {name}: reference energies" + ("" if enabled else ", enabled as asked"))
+            state.report.read.append(f"prior {name}: reference energies" + ("" if enabled else ", enabled on request"))
         else:
             state.report.ignored.append(
                 f"prior {name}: disabled in the file (remove_ref_energy), so energies are relative to free atoms; "
-                "ask for total energies to have them"
+                "request total energies to include them"
             )
     return energies
 
@@ -188,13 +189,13 @@ def _head(options: dict[str, Any], state: Remaining) -> CoulombConfig:
     report.remapped.append("Coulomb term of the output model to the prior coulomb, its strength times std")
     if cutoff is None:
         report.read.append(
-            f"Coulomb energy of all pairs; periodic structures, which the file cannot do, are cut off at "
-            f"{DEFAULT_CUTOFF} Å with a reaction field"
+            "Coulomb energy of all pairs; periodic structures, which the file cannot do, are summed over all images"
         )
     else:
         report.read.append(f"Coulomb energy cut off at {cutoff} Å with a reaction field, with or without a cell")
     return CoulombConfig(
-        cutoff=DEFAULT_CUTOFF if cutoff is None else float(cutoff),
+        cutoff=EWALD_CUTOFF if cutoff is None else float(cutoff),
+        periodic="auto" if cutoff is None else "reaction_field",
         cut_in_vacuum=cutoff is not None,
         dielectric=78.3,
         weights=weights,

@@ -17,6 +17,7 @@ MODELS = {
     "tensornetv2_alt": "tensornet2",
     "tensornet-nqe": "tensornet2",
 }
+RESP = "tensornet2_resp"  # of AceFF-2-RESP-1: a TensorNet2 with a second head, of RESP charges
 # torchmd-net adds this to the sum of weights in charge equilibration.
 CHARGE_SLACK = 1e-6
 SCALAR, COULOMB = "Scalar", "ScalarPlusWeightedCoulomb"
@@ -101,6 +102,10 @@ def _require_supported(options: dict[str, Any], origin: str) -> None:
     allowed["output_model"] = (SCALAR, COULOMB) if MODELS.get(options.get("model", "")) == "tensornet2" else (SCALAR,)
     if "model" not in options:
         raise ValueError(f"{origin!r} lacks the setting model")
+    if options["model"] == RESP:
+        raise UnsupportedCheckpoint(
+            f"{origin!r}: model {RESP}, such as AceFF-2-RESP-1, has a head of RESP charges, which torchmdx lacks"
+        )
     for key, values in allowed.items():
         if key in options and options[key] not in values:
             raise UnsupportedCheckpoint(

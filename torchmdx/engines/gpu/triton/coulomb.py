@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchmdx.models.priors.coulomb import Coulomb
 
 
-PI = tl.constexpr(math.pi)
+PI, TWO_OVER_ROOT_PI = tl.constexpr(math.pi), tl.constexpr(2 / math.sqrt(math.pi))
 
 
 @triton.jit
@@ -201,9 +201,12 @@ def within_cutoff(
     X, CELL, Q, W, SYSTEM, OPEN, ROW_PTR, SOURCE, SHIFTS, E, F, PULL, VIRIAL, apart,
     STRENGTH: tl.constexpr, LOWER: tl.constexpr, UPPER: tl.constexpr, SWITCH: tl.constexpr, CUTOFF: tl.constexpr,
     SQUARE: tl.constexpr, LEVEL: tl.constexpr, M: tl.constexpr, WIDE: tl.constexpr, EVERY: tl.constexpr,
-    DEPTH: tl.constexpr, CHANNELS: tl.constexpr, STRESS: tl.constexpr, ADD: tl.constexpr,
+    DEPTH: tl.constexpr, CHANNELS: tl.constexpr, STRESS: tl.constexpr, ADD: tl.constexpr, ALPHA: tl.constexpr,
 ):  # fmt: skip
-    """The row of an atom in a system with a cutoff (EVERY: in any system). g(r) = 1 / r + SQUARE r² - LEVEL."""
+    """The row of an atom in a system with a cutoff (EVERY: in any system). g(r) = 1 / r + SQUARE r² - LEVEL.
+
+    ALPHA: unless 0, erf(ALPHA r) / r is subtracted, which an Ewald sum has over the reciprocal lattice.
+    """
     i = tl.program_id(0)
     system = tl.load(SYSTEM + i).to(tl.int64)
     closed = tl.load(OPEN + system) == 0
@@ -237,7 +240,12 @@ def within_cutoff(
             s, slope = shape_of(r, LOWER, UPPER, SWITCH)
             rest = 1.0 + r * (SQUARE * r * r - LEVEL)
             slope = slope * rest + s * (3.0 * SQUARE * r * r - LEVEL)
-            s = tl.where(inside, s * rest, 0.0)
+            s = s * rest
+            if ALPHA > 0:
+                far = tl.erf(ALPHA * r) / r
+                slope -= (ALPHA * TWO_OVER_ROOT_PI * tl.exp(-ALPHA * ALPHA * r * r) - far) / r
+                s -= far
+            s = tl.where(inside, s, 0.0)
             other = tl.load(
                 Q + j[:, None] * WIDE + channel[None, :], mask=inside[:, None] & (m < M)[None, :], other=0.0
             )
@@ -298,7 +306,9 @@ class DirectCoulomb:
         channels = max(FEWEST, triton.next_power_of_2(len(self.weights)))
         self.distances = dict(LOWER=lower, UPPER=upper, SWITCH=config.switch is not None)
         self.channels = dict(STRENGTH=config.strength, M=len(self.weights), WIDE=wide, CHANNELS=channels)
-        self.field = dict(CUTOFF=float(config.cutoff), SQUARE=square, LEVEL=level, EVERY=not prior.sees_all_pairs)
+        self.field = dict(
+            CUTOFF=float(config.cutoff), SQUARE=square, LEVEL=level, ALPHA=prior.alpha, EVERY=not prior.sees_all_pairs
+        )
         self.periodic, device = bool(batch.pbc.any()), batch.positions.device
         self.open = None if self.periodic else torch.ones(max(batch.num_systems, 1), dtype=torch.int32, device=device)
         self.ends = torch.arange(batch.num_systems + 1, dtype=batch.system_index.dtype, device=device)

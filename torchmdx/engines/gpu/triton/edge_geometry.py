@@ -8,12 +8,8 @@
 | HALF | 3 floats | h_e: the part of ∂E/∂v_e that the row of e computes (see forces.py) |
 """
 
-import math
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from torchmdx.evaluation.derivatives import SAME_PLACE
 
@@ -101,11 +97,6 @@ def _quarter_turn(x):
     s = 2.60518091e-06 * t - 1.98090563e-04
     s = ((s * t + 8.33305081e-03) * t - 1.66666580e-01) * t + 9.99999996e-01
     return c, s * x
-
-
-def cosine_cut_at(distance: Tensor, cutoff: float) -> Tensor:
-    """cut(r) = cos²(π r / 2 cutoff) of `cosine_cut` in torch; the packing of weights compares the model's with it."""
-    return torch.cos(0.5 * math.pi / cutoff * distance) ** 2
 
 
 @triton.jit

@@ -98,8 +98,10 @@ def edges_at(start, end, step, DEPTH: tl.constexpr):
 
 @triton.jit
 def read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DEGREE: tl.constexpr):
-    """(inside, source, entry, t): whether an edge is within the cutoff, its source atom (int64, without a dimension of
-    channels), where its interval of the table begins for channels c, and the place t in the interval.
+    """(inside, source, entry, t) of edges e.
+
+    Whether they are within the cutoff, their source atoms (int64, without a dimension of channels), where their
+    intervals of the table begin for channels c, and the places t in the intervals.
     """
     knot = tl.load(KNOT + e, mask=mask, other=-1)
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)

@@ -37,8 +37,10 @@ from torchmdx.engines.gpu.triton.tf32_product import nearest
 def read_element_edge(
     e, mask, NUMBERS, SLOTS, KNOT, SOURCE, PLACE, TABLE, k, FUNCTIONS: tl.constexpr, DEGREE: tl.constexpr
 ):
-    """(knot, slot, entry, t) of edges e: interval, -1 beyond the cutoff; slot of the source's element; where the
-    interval begins for functions k; place in it.
+    """(knot, slot, entry, t) of edges e.
+
+    The interval, -1 beyond the cutoff; the slot of the source's element; where the interval begins for functions k; the
+    place in it.
     """
     knot = tl.load(KNOT + e, mask=mask, other=-1)
     j = tl.load(SOURCE + e, mask=mask, other=0)

@@ -1,0 +1,5 @@
+"""The fixtures of `torchmdx md`."""
+
+from md_fixtures import done, ethanol_file, folder, model, salt_file, unplotted
+
+__all__ = ["done", "ethanol_file", "folder", "model", "salt_file", "unplotted"]

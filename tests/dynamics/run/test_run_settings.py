@@ -1,0 +1,79 @@
+"""Options of `torchmdx md` as settings: integrators by name, and what is refused."""
+
+import argparse
+from dataclasses import dataclass
+
+import pytest
+
+from torchmdx.commands import md
+from torchmdx.dynamics.integrators import KINDS, Bussi, Integrator, Langevin, VelocityVerlet
+from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
+
+
+def settings(*given) -> RunSettings:
+    return RunSettings.from_options(parsed(*given))
+
+
+def parsed(*given) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    md.add_parser(parser.add_subparsers())
+    return parser.parse_args(["md", "a.xyz", "-o", "run", "--steps", "4", *given])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--ensemble", "nve"], VelocityVerlet()),
+        ([], Langevin(1.0)),
+        (["--friction", "2"], Langevin(2.0)),
+        (["--thermostat", "bussi"], Bussi(0.1)),
+        (["--ensemble", "npt", "--thermostat", "bussi", "--relaxation", "0.2"], Bussi(0.2)),
+    ],
+)
+def test_a_thermostat_is_an_integrator(given, expected):
+    assert settings(*given).integrator == expected
+
+
+def test_frictions_are_those_of_langevin_dynamics():
+    assert settings("--friction", "2").friction == 2.0
+    assert settings("--ensemble", "nve").friction is None
+    assert settings("--thermostat", "bussi").friction is None
+
+
+def test_an_integrator_of_the_table_needs_no_change_here(monkeypatch):
+    @dataclass(frozen=True)
+    class Other(Integrator):
+        friction: float = 3.0
+        name = "other"
+
+        def on_host(self, motion):
+            raise NotImplementedError
+
+    monkeypatch.setitem(KINDS, "other", Other)
+    assert settings("--thermostat", "other").integrator == Other(3.0)
+    assert settings("--thermostat", "other", "--friction", "4").integrator == Other(4.0)
+    with pytest.raises(ValueError, match="--relaxation needs --thermostat bussi, got --relaxation 1.0 with other"):
+        settings("--thermostat", "other", "--relaxation", "1")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--thermostat", "nose"], "--thermostat must be one of langevin, bussi, got 'nose'"),
+        (["--thermostat", "verlet"], "--thermostat must be one of langevin, bussi, got 'verlet'"),
+        (["--relaxation", "2"], "--relaxation needs --thermostat bussi, got --relaxation 2.0 with langevin"),
+        (["--friction", "-1"], "--friction must be finite and > 0 1/ps, got -1.0"),
+        (["--checkpoint-every", "0"], "--checkpoint-every must be >= 1 step, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        settings(*given)
+
+
+@pytest.mark.parametrize("name", ["overwrite", "minimize", "velocities"])
+def test_a_restart_takes_no_options_of_the_start(name):
+    given = [f"--{name}", *(["new"] if name == "velocities" else [])]
+    refuse_with_restart(parsed(*given))
+    with pytest.raises(ValueError, match=f"--restart continues a run, got it with --{name}"):
+        refuse_with_restart(parsed("--restart", *given))

@@ -1,0 +1,106 @@
+"""What both engines of `torchmdx md` do before and after their steps."""
+
+import argparse
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from torchmdx.dynamics.integrators import Langevin
+from torchmdx.dynamics.log import Log, LogRow, columns_of
+from torchmdx.dynamics.run import stages
+from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.dynamics.run.settings import RunSettings
+
+SETTINGS = RunSettings(
+    potential=None, schedule=None, ensemble="nvt", integrator=Langevin(), timestep=0.5, num_steps=1, temperature=300.0,
+    pressure=None, barostat=None, seed=None,
+)  # fmt: skip
+
+
+def options(**given):
+    return argparse.Namespace(**{"file": "a.xyz", "velocities": None, "minimize": False, "temperature": None} | given)
+
+
+def test_a_seed_is_that_of_the_options_of_the_run_before_or_random():
+    assert stages.with_seed(SETTINGS, {"seed": 7}).seed == 7
+    seeds = {stages.with_seed(SETTINGS, {}).seed for _ in range(3)}
+    assert len(seeds) == 3
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    chosen = stages.with_seed(SETTINGS, {"seed": 0})
+    assert chosen.seed == 0
+    assert stages.with_seed(chosen, {"seed": 7}) is chosen
+
+
+def test_whether_a_run_starts_with_stored_velocities():
+    starts = stages.starts_with_stored
+    assert starts(options(), True, "nvt")
+    assert starts(options(velocities="file", minimize=True), True, "nve")
+    assert not starts(options(), False, "nvt")
+    assert not starts(options(velocities="new", temperature=300.0), True, "nve")
+    assert not starts(options(minimize=True), True, "nvt")
+    with pytest.raises(ValueError, match="--velocities file needs velocities in the file, got 'a.xyz' without any"):
+        starts(options(velocities="file"), False, "nvt")
+    with pytest.raises(ValueError, match="--temperature applies to new velocities, but 'a.xyz' has velocities"):
+        starts(options(temperature=300.0), True, "nve")
+
+
+def test_a_restart_needs_something_to_do():
+    stages.require_more_steps(7, 8)
+    with pytest.raises(ValueError, match="--restart needs more steps than the 8 completed, got 8"):
+        stages.require_more_steps(8, 8)
+
+
+def test_a_write_that_failed_says_where_the_run_continues():
+    error = stages.with_remedy(OSError(errno.ENOSPC, "'a.dcd' is full"), 1200, "step 1,300: ")
+    words = "step 1,300: 'a.dcd' is full; when it can be, the same command with --restart continues from step 1,200"
+    assert str(error) == words
+    assert "from step 0" in str(stages.with_remedy(OSError("no"), None))
+
+
+def test_summaries(tmp_path):
+    files = RunFiles(str(tmp_path / "run"), 2)
+    for number, path in enumerate(files.logs):
+        log = Log.create(path, columns_of(periodic=False, ensemble=False))
+        for step in range(3):
+            speed = 2.5 if step else None
+            log.write(LogRow(step, 0.0, -1.0, 1.0, 300.0 + 10 * number, speed=speed))
+        log.close()
+    expected = "frames: 5, log rows: 3; mean temperature of 300.0 to 310.0 K in 2 replicas, 2.5 ns/day; and more"
+    assert stages.summary(files, 5, "; and more") == expected
+    assert stages.wrote([Path("a"), Path("b")]) == "wrote a, b"
+    assert stages.wrote([Path(f"{k}") for k in range(12)]) == "wrote 0, 1, 2, ... (7 files), 10, 11"
+
+
+def test_pictures_are_named_if_they_have_been_drawn(tmp_path, monkeypatch, capsys):
+    files, drawn = RunFiles(str(tmp_path / "run")), []
+    monkeypatch.setattr(stages, "plot_log", lambda *given: drawn.append(given))
+    monkeypatch.setattr(stages, "write_run_page", lambda path, *given, **named: drawn.append(named) or True)
+    assert stages.draw(files, "title", 300.0, [1], ["H"], page=True) == [files.plot, files.page]
+    assert drawn[0] == (files.logs[0], files.plot, "title", 300.0)
+    assert drawn[1] == dict(title="title", labels=["H"], log=files.logs[0], temperature=300.0)
+    assert stages.draw(files, "title", None, [1], None, page=False) == [files.plot]
+
+    def missing(*given):
+        raise ImportError
+
+    monkeypatch.setattr(stages, "plot_log", missing)
+    assert stages.draw(files, "title", None, [1], None, page=False) == []
+    assert "no plot: matplotlib is not installed" in capsys.readouterr().err
+
+
+def test_a_signal_is_told_with_the_step(capsys):
+    stages.tell_of_signal(SimpleNamespace(received=None), 5, 10)
+    assert capsys.readouterr().err == ""
+    stages.tell_of_signal(SimpleNamespace(received=SimpleNamespace(name="SIGTERM")), 1500, 2000)
+    assert "stopped by SIGTERM at step 1,500 of 2,000; the same command with --restart" in capsys.readouterr().err
+
+
+def test_a_timestep_that_is_too_long_is_warned_of():
+    import numpy as np
+
+    structure = SimpleNamespace(atomic_numbers=np.array([1]), masses=np.array([1.008]), fixed=np.array([False]))
+    stages.warn_of_timestep(structure, 0.5)
+    with pytest.warns(UserWarning, match="a timestep of 4 fs is too long for hydrogens"):
+        stages.warn_of_timestep(structure, 4.0)

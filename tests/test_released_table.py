@@ -1,0 +1,96 @@
+"""benchmarks/released.py: what a run that is killed, fails or is resumed leaves in its record."""
+
+import sys
+
+import pytest
+from documents.blocks import ROOT
+
+sys.path.append(str(ROOT))
+
+from benchmarks import record, released
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """The folder of records, an empty one; the commit is "new"."""
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setenv("BENCHMARK_COMMIT", "new")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["released", *arguments])
+    released.main()
+    return record.read("released")
+
+
+def test_a_row_has_what_the_tables_show(results, monkeypatch):
+    (row,) = run(monkeypatch, "--rows", "organic-1/toluene")["rows"]
+    head = {"potential": "organic-1", "system": "toluene", "atoms": 15, "kind": "molecule", "by": "torchmdx"}
+    assert head.items() <= row.items()
+    assert row["ns_day"] == pytest.approx(86.4 / row["ms"], rel=0.01)
+    assert row["force_error"] < 1e-5
+    assert row["step_memory_GB"] is not None
+    assert run(monkeypatch, "--rows", "organic-1/toluene", "--resume")["rows"] == [row]
+
+
+def test_a_row_that_takes_too_long_is_an_error(results, monkeypatch, capsys):
+    (row,) = run(monkeypatch, "--rows", "organic-1/toluene", "--seconds", "0.01")["rows"]
+    assert (row["by"], row["atoms"], row["error"]) == ("torchmdx", 15, "takes more than 0.01 s")
+    assert "organic-1, toluene: takes more than 0.01 s, after 0 rows" in capsys.readouterr().out
+    assert record.current("released") == []
+
+
+def test_a_potential_that_is_not_there_is_named(results, monkeypatch, capsys):
+    run(monkeypatch, str(results), "--rows", "aceff-2.0")
+    assert f"aceff-2.0: not in {results}" in capsys.readouterr().out
+
+
+def test_files_and_folders_are_found_within_folders(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b" / "net").mkdir(parents=True)
+    (tmp_path / "a" / "one.ckpt").touch()
+    (tmp_path / "b" / "net" / "model.json").touch()
+    assert released.find(tmp_path, "one") == tmp_path / "a" / "one.ckpt"
+    assert released.find(tmp_path, "net") == tmp_path / "b" / "net"
+    assert released.find(tmp_path, "on") is None
+    assert released.find(None, "organic-1") == "organic-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "atoms", "kind"),
+    [("toluene", 15, "molecule"), ("chignolin", 166, "protein"), ("Fe 54", 54, "crystal"), ("Cu 4", 4, "crystal")],
+)
+def test_structures(name, atoms, kind):
+    assert (len(released.structure(name)), released.kind(name)) == (atoms, kind)
+
+
+def test_the_peptide_is_in_the_middle_of_whole_molecules_of_water():
+    atoms = released.structure("peptide_in_water")
+    peptide, water = atoms[:22], atoms[22:]
+    assert atoms.pbc.all()
+    assert list(water.symbols) == ["O", "H", "H"] * (len(water) // 3)
+    assert abs(peptide.positions.mean(0) - atoms.cell.array.sum(0) / 2).max() < 1e-6
+    distances = [atoms.get_distances(k, range(22, len(atoms)), mic=True).min() for k in range(22)]
+    assert 2.4 <= min(distances) < 3
+
+
+def test_rows_of_earlier_runs_stay_with_their_commit(results):
+    keys, rows = ("system",), [{"system": name, "ms": 1.0} for name in "abc"]
+    record.update("one", rows, keys)
+    here = record.environment()
+    path = results / "one.json"
+    path.write_text(path.read_text().replace('"commit": "new"', '"commit": "old"'))
+    assert record.current("one") == []
+    record.update("one", [{"system": "b", "ms": 2.0}], keys)
+    found = record.read("one")
+    assert found["environment"] == here
+    assert [(row["system"], row["ms"], row.get("commit")) for row in found["rows"]] == [
+        ("a", 1.0, "old"),
+        ("b", 2.0, None),
+        ("c", 1.0, "old"),
+    ]
+    assert record.current("one") == [{"system": "b", "ms": 2.0}]
+    record.update("one", [{"system": "d", "ms": 3.0}], keys)
+    assert [row.get("commit") for row in record.read("one")["rows"]] == ["old", None, "old", None]

@@ -1,0 +1,61 @@
+"""tools/write_readme.py: README.md shows the records, in at most 600 words."""
+
+import re
+import sys
+
+import pytest
+from documents.blocks import ROOT
+
+sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
+
+import plot_speed
+import recorded
+import write_readme
+
+
+def test_the_readme_and_the_plot_are_those_of_the_records():
+    names = [path.name for path in write_readme.outdated()]
+    assert not names, f"tools/write_readme.py writes {', '.join(names)}"
+
+
+def test_a_tensornet_is_more_than_ten_times_as_fast_as_in_torchmd_net():
+    words = " ".join((ROOT / "README.md").read_text().split())
+    assert "A TensorNet is more than ten times as fast as in torchmd-net" in words
+    assert min(row["speedup"] for row in recorded.record("step")["rows"] if "speedup" in row) > 10
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 600
+
+
+@pytest.fixture
+def readme(tmp_path, monkeypatch):
+    """A copy of README.md with another time in its table, and an empty plot, in a folder of their own."""
+    text = write_readme.README.read_text(encoding="utf-8")
+    for name, path in (("README", tmp_path / "README.md"), ("ROOT", tmp_path)):
+        monkeypatch.setattr(write_readme, name, path)
+    monkeypatch.setattr(plot_speed, "PICTURE", tmp_path / "speed.svg")
+    (tmp_path / "speed.svg").write_text("")
+    (tmp_path / "README.md").write_text(re.sub(r"\|DHFR\|2,489\|[\d.]+", "|DHFR|2,489|9.9", text))
+    return tmp_path / "README.md"
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["write_readme.py", *arguments])
+    return write_readme.main()
+
+
+def test_what_is_out_of_date_is_found_and_written(readme, monkeypatch, capsys):
+    before = readme.read_text()
+    assert run(monkeypatch, "--check") == 1
+    assert capsys.readouterr().out == "README.md is out of date\nspeed.svg is out of date\n"
+    assert readme.read_text() == before
+    assert run(monkeypatch) == 0
+    assert readme.read_text() == (ROOT / "README.md").read_text()
+    assert run(monkeypatch, "--check") == 0
+
+
+def test_a_readme_without_a_place_for_the_table(readme, monkeypatch):
+    readme.write_text("# torchmdx\n")
+    with pytest.raises(ValueError, match="README.md must have one place for the table, got 0"):
+        run(monkeypatch)

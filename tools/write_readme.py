@@ -1,0 +1,63 @@
+"""Writes what README.md shows of benchmarks/results/: its table, and the plot docs/images/speed.svg.
+
+tools/write_readme.py            writes both
+tools/write_readme.py --check    writes nothing; exits with 1 if one is out of date
+
+The table stands between two comments of README.md. Sphinx fills in the tables of docs/ itself (docs/results.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
+
+import plot_speed  # noqa: E402
+import recorded  # noqa: E402
+
+README = ROOT / "README.md"
+PLACE = re.compile(r"(?<=<!-- written by tools/write_readme.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
+TABLE = """
+rows: [potential, system, atoms]
+where: {system: [alanine_dipeptide, dhfr, Si 216]}
+columns:
+  torchmdx, ms: {by: torchmdx, value: ms}
+  ns/day at 1 fs: {by: torchmdx, value: ms, inverse: 86.4}
+  force error: {by: torchmdx, value: force_error}
+  upstream at its best, ms: {by: [torchmd-net, matgl], value: ms, optional: true}
+"""
+
+
+def outdated() -> dict[Path, str]:
+    """The new content of each file that is out of date. Raises ValueError if README.md has no place for the table."""
+    text = README.read_text(encoding="utf-8")
+    if len(PLACE.findall(text)) != 1:
+        raise ValueError(f"README.md must have one place for the table, got {len(PLACE.findall(text))}")
+    table = re.sub(r" *\| *", "|", recorded.table("released", TABLE)).rstrip()
+    new = {
+        README: PLACE.sub(lambda found: f"\n{table}\n\n", text),
+        plot_speed.PICTURE: plot_speed.draw(json.loads(plot_speed.RECORD.read_text(encoding="utf-8"))),
+    }
+    return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
+
+
+def main() -> int:
+    """Writes or checks; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is out of date")
+    check = parser.parse_args().check
+    files = outdated()
+    for path, text in files.items():
+        print(f"{path.relative_to(ROOT)} is out of date" if check else f"wrote {path.relative_to(ROOT)}")
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if check and files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

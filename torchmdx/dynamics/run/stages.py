@@ -1,0 +1,122 @@
+"""What `torchmdx md` does with either engine before the first step, and after the last one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchmdx.dynamics.log import read_log
+from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.dynamics.run.plot import plot_log
+from torchmdx.dynamics.run.settings import LARGEST_SEED, RunSettings
+from torchmdx.dynamics.run.timestep import StructureThatMoves, doubt_about_timestep
+from torchmdx.report.view.run_page import write_run_page
+from torchmdx.runtime.files import naming_writes
+from torchmdx.runtime.interrupt import Interrupts
+
+
+def with_seed(settings: RunSettings, before: dict[str, Any]) -> RunSettings:
+    """The settings with a seed: that of the options, else of the run that is continued, else a random one.
+
+    before: the settings that a run wrote, empty for a new one.
+    """
+    if settings.seed is not None:
+        return settings
+    seed = before.get("seed")
+    return replace(settings, seed=int(np.random.default_rng().integers(LARGEST_SEED + 1) if seed is None else seed))
+
+
+def starts_with_stored(options: argparse.Namespace, stored: bool, ensemble: str) -> bool:
+    """Whether a run starts with the velocities that its file stores. stored: whether the file does.
+
+    Raises ValueError for options that contradict this.
+    """
+    if options.velocities == "file" and not stored:
+        raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
+    if not stored or options.velocities == "new":
+        return False
+    if options.minimize and options.velocities is None:
+        return False  # they do not belong to the minimized structure
+    if ensemble == "nve" and options.temperature is not None:
+        raise ValueError(
+            f"--temperature applies to new velocities, but {options.file!r} has velocities; add --velocities new, "
+            "or leave --temperature out"
+        )
+    return True
+
+
+def warn_of_timestep(structure: StructureThatMoves, timestep: float) -> None:
+    """Warns of a timestep, fs, that is too long for the structure."""
+    if (doubt := doubt_about_timestep(structure, timestep)) is not None:
+        warnings.warn(doubt, stacklevel=3)
+
+
+def require_more_steps(done: int, wanted: int) -> None:
+    """Raises ValueError for a restart that has nothing to do."""
+    if done >= wanted:
+        raise ValueError(f"--restart needs more steps than the {done} completed, got {wanted}")
+
+
+def with_remedy(error: OSError, saved_step: int | None, where: str = "") -> OSError:
+    """The error of a write, with what to do. where: text that precedes it."""
+    return OSError(
+        f"{where}{error.strerror or error}; when it can be, the same command with --restart continues from step "
+        f"{saved_step or 0:,}"
+    )
+
+
+def tell_of_signal(interrupts: Interrupts, step: int, end: int) -> None:
+    """Says on stderr where a signal has stopped a run, if one has."""
+    if interrupts.received is not None:
+        print(
+            f"torchmdx: stopped by {interrupts.received.name} at step {step:,} of {end:,}; the same command with "
+            "--restart continues from there",
+            file=sys.stderr,
+        )
+
+
+def draw(
+    files: RunFiles, title: str, temperature: float | None, numbers: Any, labels: list[str] | None, *, page: bool
+) -> list[Path]:
+    """Writes the plot and, if wanted, the page of a run of one structure; returns what has been written.
+
+    temperature: of the thermostat, K, or None. numbers [N]: elements; labels: of atoms.
+    """
+    written, log = [], files.logs[0]
+    try:
+        with naming_writes(files.plot):
+            plot_log(log, files.plot, title, temperature)
+        written.append(files.plot)
+    except ImportError:
+        print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+    given: dict[str, Any] = dict(title=title, labels=labels, log=log, temperature=temperature)
+    if page and write_run_page(files.page, files.trajectories[0], numbers, **given):
+        written.append(files.page)
+    return written
+
+
+def summary(files: RunFiles, num_frames: int, further: str = "") -> str:
+    """Frames, rows, mean temperatures and speed. further: text at the end."""
+    logs = [read_log(path) for path in files.logs]
+    means, speed = [float(log["temperature_K"].mean()) for log in logs], logs[0]["ns_per_day"]
+    speed = speed[np.isfinite(speed)]
+    several = f" of {min(means):.1f} to {max(means):.1f} K in {len(means)} replicas" if len(means) > 1 else ""
+    return (
+        f"frames: {num_frames}, log rows: {len(logs[0]['step'])}; mean temperature"
+        + (several or f" {means[0]:.1f} K")
+        + (f", {np.median(speed):.3g} ns/day" if len(speed) else "")
+        + further
+    )
+
+
+def wrote(paths: list[Path]) -> str:
+    """The files that have been written; of many the first and the last ones."""
+    names = [str(path) for path in paths]
+    shown = names if len(names) <= 8 else [*names[:3], f"... ({len(names) - 5} files)", *names[-2:]]
+    return "wrote " + ", ".join(shown)

@@ -1,0 +1,122 @@
+"""The sum of an Ewald sum over the reciprocal lattice with its derivatives, as products of matrices.
+
+For steps that need no further derivatives. Phases are computed in the dtype of the positions, normally float64, and
+reduced to one turn before they are rounded to that of the charges, in which the products are. Nothing is read on the
+host once the list of vectors is there.
+
+| variable | symbol | shape |
+|---|---|---|
+| cosines, sines | cos and sin of k · r | [N,K] |
+| real, imaginary | A(k) times the two parts of S(k) | [K,M] |
+| potentials | derivatives of the energy in charges of unit weight | [N,M] |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx.evaluation.derivatives import strained_cell, strained_positions
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.priors.ewald import KVectors
+from torchmdx.models.priors.reciprocal import MOST_PHASES, Reciprocal, reciprocal_energies, reciprocals, rows_of
+from torchmdx.runtime.isolation import isolated
+from torchmdx.structures.system import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class ReciprocalResult:
+    """Energies [N], float64; gradients in positions [N,3], float64, charges [N,M], and strain [S,3,3], float64."""
+
+    energies: Tensor
+    slope: Tensor
+    pull: Tensor
+    virial: Tensor
+
+
+@isolated
+def differentiate_reciprocal(
+    prior: Coulomb, batch: Batch, charges: Tensor, overflow: Tensor, *, forces: bool = True, stress: bool = False
+) -> ReciprocalResult:
+    """Of charges [N,M]. overflow: set at a replay that the list of vectors does not fit.
+
+    Without `forces` all gradients are zero, without `stress` the virial is.
+    """
+    charges = charges.detach()
+    vectors = prior.vectors_for(batch, charges, overflow)
+    if vectors.has_slabs:
+        return _by_autograd(prior, vectors, batch, charges, forces=forces, stress=stress)
+    weights, strength = prior.weights.to(charges.dtype), prior.config.strength
+    energies, slope = (charges.new_zeros(len(charges), *more, dtype=torch.float64) for more in ((), (3,)))
+    potentials, virial = torch.zeros_like(charges), slope.new_zeros(batch.num_systems, 3, 3)
+    systems = zip(reciprocals(vectors, batch.cell.detach()), rows_of(vectors, batch), strict=True)
+    for s, (system, rows) in zip(vectors.periodic, systems, strict=True):
+        found = _of_system(system, batch.positions.detach(), charges, rows, weights, forces=forces)
+        energies, slope, potentials = (a + b for a, b in zip((energies, slope, potentials), found, strict=False))
+        virial[s] = found[3]
+    return ReciprocalResult(strength * energies, strength * slope, strength * potentials * weights, strength * virial)
+
+
+Part = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _of_system(
+    system: Reciprocal, positions: Tensor, charges: Tensor, rows: slice | Tensor, weights: Tensor, *, forces: bool
+) -> Part:
+    """(energies [N], slope [N,3], potentials [N,M], virial [3,3]) of one system of a batch, for unit strength."""
+    if isinstance(rows, slice):
+        x, q = positions[rows], charges[rows]
+        first, last, _ = rows.indices(len(positions))
+    else:
+        x, q, first, last = positions, torch.where(rows, charges, 0.0), 0, len(positions)
+    amplitudes, k, square = system.amplitudes()
+    amplitudes, weighted, wide = amplitudes.to(q.dtype), q * weights, torch.float64
+    total = q.sum(0)
+    potentials = system.background().to(q.dtype) * total - system.splitting.own_potential * q
+    slope, powers = x.new_zeros(len(x), 3, dtype=wide), []
+    width = max(1, MOST_PHASES // max(len(x), 1))
+    for part in (slice(at, at + width) for at in range(0, len(k), width)):
+        phases = system.phases(x, part).to(q.dtype)
+        cosines, sines = torch.cos(phases), torch.sin(phases)
+        factors = (cosines.T @ q, sines.T @ q)
+        real, imaginary = (amplitudes[part, None] * factor for factor in factors)
+        potentials = potentials + cosines @ real + sines @ imaginary
+        powers.append((real * factors[0] + imaginary * factors[1]) @ weights)
+        if forces:
+            along = cosines * (weighted @ imaginary.T) - sines * (weighted @ real.T)
+            slope += (along @ k[part].to(q.dtype)).to(wide)
+    energies = 0.5 * (potentials * weighted).sum(-1).to(wide)
+    background = 0.5 * system.background() * (total**2 @ weights)
+    power = 0.5 * torch.cat(powers).to(k.dtype) if powers else k.new_zeros(0)
+    stretch = k * (2 * power * (1 / square + 1 / (4 * system.splitting.alpha**2)))[:, None]
+    virial = stretch.T @ k - (power.sum() + background) * torch.eye(3, dtype=k.dtype, device=k.device)
+    if not forces:
+        potentials = torch.zeros_like(potentials)
+    elif not isinstance(rows, slice):
+        potentials = torch.where(rows, potentials, 0.0)
+    after = len(positions) - last
+    padded = [torch.nn.functional.pad(value, (0, 0, first, after)) for value in (slope, potentials)]
+    return torch.nn.functional.pad(energies, (first, after)), *padded, virial.to(wide)
+
+
+def _by_autograd(
+    prior: Coulomb, vectors: KVectors, batch: Batch, charges: Tensor, *, forces: bool, stress: bool
+) -> ReciprocalResult:
+    """Of batches with slabs, whose cells do not follow a strain as a whole."""
+    with torch.set_grad_enabled(forces):
+        positions, charges = (x.detach().requires_grad_(forces) for x in (batch.positions, charges))
+        strain = positions.new_zeros(batch.num_systems, 3, 3).requires_grad_(stress)
+        places, cell = positions, batch.cell
+        if stress:
+            places = strained_positions(positions, strain, batch.system_index)
+            cell = strained_cell(cell, strain)
+        energies = reciprocal_energies(vectors, batch, places, cell, charges, prior.weights)
+        energies = prior.config.strength * energies
+        slope, pull, virial = (torch.zeros_like(x) for x in (positions, charges, strain))
+        if forces:
+            wanted = [positions, charges, *([strain] if stress else [])]
+            slope, pull, *virials = torch.autograd.grad(energies.sum(), wanted, materialize_grads=True)
+            virial = virials[0] if stress else virial
+    return ReciprocalResult(energies.detach().double(), slope.double(), pull, virial.double())

@@ -1,0 +1,263 @@
+"""Ewald sums: the splitting that an accuracy needs, the vectors of the reciprocal lattice, and the sum over them.
+
+The energy of charges q in a lattice, per set of charges, is
+
+    Σ_pairs q q' p(r) + ½ Σ_k A(k) |S(k)|² - ½ (2 α / √π + s) Σ q² - b / 2V (Σ q)²
+
+| variable | symbol |
+|---|---|
+| pairs up to a cutoff c | p(r) = erfc(α r) / r - s, with s = erfc(α c) / c, so that no pair enters with a jump |
+| integral of p over the sphere | b, π / α² if c is long |
+| amplitude | A(k) = 4π / V · exp(-k² / 4α²) / k² |
+| structure factor | S(k) = Σ_i q_i exp(i k · r_i) |
+
+The last term is the uniform background that neutralizes a charged cell. A slab is summed in a cell that is periodic in
+three directions, with vacuum between the images, to which the correction of Yeh and Berkowitz, 2π / V (Σ q z)², is
+added (J. Chem. Phys. 111, 3155, 1999).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchmdx.models.priors.base import shapes_are_fixed
+from torchmdx.structures.cell import complete
+from torchmdx.structures.system import Batch
+
+DEFAULT_CUTOFF = 9.0  # Å, of the part over pairs, where nothing else is given
+DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on its sixth root
+# By this fraction the cell may be stretched before vectors are chosen again, and by this one a slab may thicken.
+CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
+MOST_CHARGE = 1e-3  # e: of a slab that counts as neutral
+MOST_VECTORS = 2_000_000
+TWO_PI = 2 * math.pi
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What an accuracy needs: pairs up to `cutoff`, Å, α, 1/Å, and vectors up to `longest`, 1/Å."""
+
+    accuracy: float
+    cutoff: float
+    alpha: float
+    longest: float
+
+    @classmethod
+    def of(cls, accuracy: float, cutoff: float) -> Splitting:
+        """For a root mean square force error of `accuracy`, relative to the forces of neighbouring charges.
+
+        The estimates of Kolafa and Perram (Mol. Simul. 9, 351, 1992) for the sums over pairs and over vectors are both
+        2 Q / √(N V) · √(α / s) · exp(-s²), with s = α · cutoff for the one and s = longest / 2α for the other, and Q
+        the sum of the squared charges of N atoms. Both errors get the same part. The force of a neighbour is taken as
+        Q / N · (N / V)^(2/3), so that the charges cancel.
+        """
+        exponent = math.log(2 * math.sqrt(2) * DENSITY ** (-1 / 6) / math.sqrt(cutoff) / accuracy)
+        exponent = max(exponent, 1.0)
+        return cls(accuracy, cutoff, math.sqrt(exponent) / cutoff, 2 * exponent / cutoff)
+
+    @property
+    def exponent(self) -> float:
+        """s²: what is left out is of the size of exp(-s²)."""
+        return (self.alpha * self.cutoff) ** 2
+
+    @property
+    def shift(self) -> float:
+        """erfc(α c) / c, which pairs are shifted by."""
+        return math.erfc(self.alpha * self.cutoff) / self.cutoff
+
+    @property
+    def own_potential(self) -> float:
+        """What is subtracted for a unit charge in its own potential: its wave, and its share of the shift."""
+        return 2 * self.alpha / math.sqrt(math.pi) + self.shift
+
+    @property
+    def background(self) -> float:
+        """The integral over the sphere of what a pair contributes, which a uniform background cancels, Å²."""
+        a, c = self.alpha, self.cutoff
+        first = c**2 / 2 * math.erfc(a * c) + math.erf(a * c) / (4 * a**2)
+        first -= c * math.exp(-((a * c) ** 2)) / (2 * a * math.sqrt(math.pi))
+        return 4 * math.pi * (first - self.shift * c**3 / 3)
+
+
+@dataclass(frozen=True, eq=False)
+class KVectors:
+    """Half of the vectors of the reciprocal lattices of S systems, as a list that keeps its shape while cells change.
+
+    indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that
+    the list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across;
+    thickest [S] Å: of the slabs that fit there.
+    """
+
+    splitting: Splitting
+    indices: Tensor
+    cell: Tensor
+    pbc: Tensor
+    heights: Tensor
+    thickest: Tensor
+    margin: float
+    periodic: tuple[int, ...]
+    has_slabs: bool
+
+    @classmethod
+    def of(cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0) -> KVectors:
+        """The list for a batch with charges [N,M]. Reads the device. margin: by which cells may be stretched later.
+
+        Raises ValueError, naming the system, for wires and for charged slabs.
+        """
+        device = batch.positions.device
+        cell, pbc = batch.cell.detach().double(), batch.pbc
+        _require_sums(batch, charges)
+        full = complete(cell, pbc)
+        thick = _thickness(batch, full)
+        room = thick * (1 + (SLAB_MARGIN if margin else 0.0)) + (1.0 if margin else 0.0)
+        heights = torch.where(pbc.sum(-1) == 2, room + _vacuum(full, pbc, splitting), 1.0)
+        lattice = _with_heights(full, pbc, heights)
+        has_slabs = bool((pbc.sum(-1) == 2).any())
+        periodic = tuple(pbc.any(-1).nonzero()[:, 0].tolist())
+        found = [lattice.new_zeros(0, 3)] * batch.num_systems
+        for s in periodic:
+            found[s] = _half_of(lattice[s], splitting.longest * (1 + margin))
+        most = max((len(each) for each in found), default=0)
+        indices = torch.stack([torch.nn.functional.pad(each, (0, 0, 0, most - len(each))) for each in found])
+        return cls(splitting, indices.to(device), cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
+
+    @property
+    def count(self) -> int:
+        """The largest number of vectors of a system."""
+        return self.indices.shape[1]
+
+    def lattice(self, cell: Tensor) -> Tensor:
+        """Cells [S,3,3] that are periodic in three directions, those of slabs with vacuum. Differentiable."""
+        return _with_heights(complete(cell, self.pbc), self.pbc, self.heights.to(cell.dtype))
+
+    def normals(self, cell: Tensor) -> Tensor:
+        """Unit vectors [S,3] across slabs; zero for other systems. Differentiable."""
+        across = torch.where(self.pbc[..., None], 0.0, complete(cell, self.pbc)).sum(1)
+        return torch.where(self.slabs[:, None], across, 0.0)
+
+    @property
+    def slabs(self) -> Tensor:
+        """Which systems are slabs [S], bool."""
+        return self.pbc.sum(-1) == 2
+
+    def fits(self, batch: Batch) -> Tensor:
+        """Whether the list serves a batch, [] bool: no cell is stretched, and no slab thickened, by too much.
+
+        A cell h = h₀ F shortens no vector of the reciprocal lattice by more than the largest singular value of F. Its
+        square is at most m + √2 s, with the mean m and the standard deviation s of the eigenvalues of FᵀF. Reads
+        nothing on the host.
+        """
+        cell = batch.cell.detach().double()
+        stretch = inverse(self.lattice(self.cell)) @ self.lattice(cell)
+        square = stretch.transpose(1, 2) @ stretch
+        mean = square.diagonal(dim1=1, dim2=2).mean(-1)
+        spread = ((square**2).sum((1, 2)) / 3 - mean**2).clamp(min=0.0).sqrt()
+        # What is not a number is found elsewhere.
+        fine = ~(mean + math.sqrt(2) * spread > (1 + self.margin) ** 2 + 1e-7)
+        thick = _thickness(batch, complete(cell, self.pbc))
+        fine &= ~self.slabs | ~(thick > self.thickest + 1e-9)
+        return (fine | ~self.pbc.any(-1)).all() & (self.pbc == batch.pbc).all()
+
+
+class KeptVectors:
+    """The list of an engine: chosen when an evaluation is launched, kept while it fits, and fixed in a capture.
+
+    Replaced lists stay alive: a graph that was captured with one may still be replayed, and finds that it does not fit.
+    """
+
+    def __init__(self) -> None:
+        self.lists: list[KVectors] = []
+
+    def serve(self, batch: Batch, splitting: Splitting, charges: Tensor, overflow: Tensor) -> KVectors:
+        """The list for a batch with charges [N,M]; `overflow` [] is set at a replay that the list does not fit."""
+        if shapes_are_fixed(batch.positions):
+            if not self.lists:
+                raise RuntimeError("an evaluation must have run before it is captured")
+            overflow.logical_or_(~self.lists[-1].fits(batch))
+        elif not self.lists or self.lists[-1].splitting != splitting or not bool(self.lists[-1].fits(batch)):
+            self.lists.append(KVectors.of(batch, splitting, charges, CELL_MARGIN))
+        return self.lists[-1]
+
+    @property
+    def latest(self) -> KVectors | None:
+        return self.lists[-1] if self.lists else None
+
+
+def inverse(matrices: Tensor) -> Tensor:
+    """Inverses [S,3,3] by products of vectors, which a graph can record."""
+    return dual(matrices).transpose(1, 2)
+
+
+def dual(lattice: Tensor) -> Tensor:
+    """Rows of the reciprocal lattice [S,3,3], without the factor 2π."""
+    a, b, c = lattice.unbind(-2)
+    crossed = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], -2)
+    return crossed / (a * crossed[:, 0]).sum(-1)[:, None, None]
+
+
+def _with_heights(full: Tensor, pbc: Tensor, heights: Tensor) -> Tensor:
+    return full * torch.where(pbc, 1.0, heights[:, None]).to(full.dtype)[..., None]
+
+
+def _half_of(lattice: Tensor, longest: float) -> Tensor:
+    """Indices [K,3] of the vectors of one reciprocal lattice up to a length, one of k and -k. Raises ValueError."""
+    lengths = torch.linalg.vector_norm(lattice, dim=-1).nan_to_num()
+    most = [int(longest * float(length) / TWO_PI) for length in lengths]
+    if (slots := math.prod(2 * number + 1 for number in most)) > MOST_VECTORS * 10:
+        raise ValueError(
+            f"an Ewald sum needs at most {MOST_VECTORS:,} vectors, got a box of {slots:,} for the cell "
+            f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer vectors"
+        )
+    ranges = [
+        torch.arange(first, number + 1, dtype=torch.float64, device=lattice.device)
+        for first, number in zip((0, *(-n for n in most[1:])), most, strict=False)
+    ]
+    grid = torch.cartesian_prod(*ranges)
+    square = ((grid @ (TWO_PI * dual(lattice[None])[0])) ** 2).sum(-1)
+    x, y, z = grid.unbind(-1)
+    half = (x > 0) | ((x == 0) & ((y > 0) | ((y == 0) & (z > 0))))
+    return grid[half & (square <= longest**2)]
+
+
+def _thickness(batch: Batch, full: Tensor) -> Tensor:
+    """Extents [S] Å of the atoms of slabs along their normal; what it says of other systems has no meaning."""
+    normal = torch.where(batch.pbc[..., None], 0.0, full).sum(1)
+    index, places = batch.system_index, batch.positions.detach().double()
+    along = (places * normal.index_select(0, index)).sum(-1)
+    ends = []
+    for sign in (1.0, -1.0):
+        most = along.new_full((batch.num_systems,), -torch.inf)
+        ends.append(most.scatter_reduce(0, index, sign * along, "amax"))
+    return (ends[0] + ends[1]).nan_to_num().clamp(min=0.0)
+
+
+def _vacuum(full: Tensor, pbc: Tensor, splitting: Splitting) -> Tensor:
+    """Vacuum [S] Å between the images of slabs: fields of their structure decay as exp(-k z), with the smallest k."""
+    first = torch.where(pbc[..., None], TWO_PI * dual(full), 0.0)
+    pairs = [first[:, i] + sign * first[:, j] for i, j in ((0, 1), (0, 2), (1, 2)) for sign in (1.0, -1.0)]
+    lengths = torch.linalg.vector_norm(torch.stack([*first.unbind(1), *pairs], 1), dim=-1)
+    shortest = torch.where(lengths > 0, lengths, torch.inf).amin(-1)
+    return ((splitting.exponent + 2) / shortest).clamp(min=splitting.cutoff)
+
+
+def _require_sums(batch: Batch, charges: Tensor) -> None:
+    """Raises ValueError for wires and charged slabs, whose lattice sums are not these."""
+    directions = batch.pbc.sum(-1)
+    if bool((wires := directions == 1).any()):
+        raise ValueError(
+            "an Ewald sum needs two or three periodic directions, got one (a wire, system "
+            f"{int(wires.nonzero()[0])}): take coulomb='reaction_field'"
+        )
+    sums = charges.new_zeros(batch.num_systems, charges.shape[1], dtype=torch.float64)
+    sums = sums.index_add(0, batch.system_index, charges.detach().double()).abs().amax(-1)
+    wrong = (directions == 2) & (sums > MOST_CHARGE)
+    if bool(wrong.any()):
+        system = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"an Ewald sum of a slab needs charges that add up to 0 e, got {float(sums[system]):g} (system {system}): "
+            "take coulomb='reaction_field'"
+        )
