@@ -14,14 +14,10 @@ from torchmdx.engines.conformance.check import check_engine
 from torchmdx.engines.conformance.contract import CONTRACT
 from torchmdx.engines.conformance.subject import Subject
 from torchmdx.engines.cpu.build import tensornet_library
-from torchmdx.engines.cpu.engine import CpuEngine
-from torchmdx.engines.cpu.qet import CpuQETEngine
-from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.exact import ExactEngine
 from torchmdx.engines.gpu.engine import GpuEngine, kernels_for, make_kernels
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.pairs.engine import PairEngine
-from torchmdx.models.qet import QETConfig
 
 CHECKS = {name: measure for name, _, measure in CONTRACT}
 ALLOWED = 1e-4  # of float32 with random weights, whose forces are small sums of large terms
@@ -36,9 +32,7 @@ def pairs(potential, batch, *, stress, precision):
 
 
 def c_code(potential, batch, *, stress, precision):
-    if isinstance(potential.config, QETConfig):
-        return CpuQETEngine(potential, batch, stress=stress)
-    return (CpuPriorEngine if potential.prior_configs else CpuEngine)(potential, batch, stress=stress)
+    return choose_engine(potential, batch, stress=stress, precision=precision, engine="C")[0]
 
 
 def kernels(potential, batch, *, stress, precision):

@@ -9,7 +9,7 @@ from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.engines.plan.settings import KNOWN, unknown_setting
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.energy_head import HEADS
-from torchmdx.models.qet import QETConfig
+from torchmdx.models.qet import HARDNESSES, QETConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ def test_every_setting_of_today_is_known():
     assert names == set(KNOWN)
     assert set(KNOWN["activation"]) == set(ACTIVATIONS)
     assert set(KNOWN["head"]) == set(HEADS)
+    assert set(KNOWN["hardness"]) == set(HARDNESSES)
     for config in (
         TensorNetConfig(),
         TensorNetConfig(messages="target", head="gated"),
