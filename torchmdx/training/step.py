@@ -41,8 +41,6 @@ HEAD_ROOM, LEAST_ROOM = 0.06, 64
 DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
 # Systems of fewer atoms use the all-pairs search, which accepts other systems in its existing buffers.
 LARGE_SYSTEM = 1500
-
-
 LossHook = Callable[[Result, LabelledBatch], Tensor]
 
 
@@ -92,8 +90,7 @@ class TrainStep:
         self.pairwise = Network.of(potential).has_pairs
         record = record and not sum_error_of(potential, periodic=True)  # an Ewald sum reads every batch on the host
         self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
-        self.weights = self.flat.values.new_zeros(len(TERMS))
-        self.stop = self.flat.values.new_zeros(())
+        self.weights, self.stop = self.flat.values.new_zeros(len(TERMS)), self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
         if self.device.type == "cpu":
