@@ -92,10 +92,11 @@ def test_sums_in_parts(monkeypatch, parts):
 
 
 @pytest.mark.parametrize("forces", [True, False])
-def test_products_of_many_atoms_and_vectors(monkeypatch, forces):
+@pytest.mark.parametrize("pbcs", [[True], [True, False], [False, True]], ids=str)
+def test_products_of_many_atoms_and_vectors(monkeypatch, pbcs, forces):
     monkeypatch.setattr(kernels, "MOST_FUSED", 0)
     monkeypatch.setattr(kernels, "MOST_WAVES", 64 * 50)
-    prior, batch = prior_of(weights=(1.0, 0.5)), batch_of(True, atoms=50)
+    prior, batch = prior_of(weights=(1.0, 0.5)), batch_of(*pbcs, atoms=50)
     charges = charges_of(batch)
     wanted = differentiate_reciprocal(prior, batch, charges.double(), flag(), stress=True)
     energies, found, pull, virial, overflow = run(prior, batch, charges, forces=forces)

@@ -44,7 +44,7 @@ TURN = tl.constexpr(2 * math.pi / 2**32)
 TWO_PI, ROOT_TWO = tl.constexpr(2 * math.pi), tl.constexpr(math.sqrt(2))
 VECTORS, ATOMS = 64, 32  # of a tile
 FEW_VECTORS = 16  # of a program that reads every part of their structure factors
-MOST_FUSED = 30_000_000  # atoms times vectors, beyond which products of cuBLAS are faster
+MOST_FUSED = 2_000_000  # atoms times vectors, beyond which products of cuBLAS are faster
 MOST_WAVES = 32_000_000  # atoms times vectors that are stored at a time
 PROGRAMS = 512  # that a card is to have, at least
 MOST_PARTS = 16
@@ -353,8 +353,8 @@ class DirectReciprocal:
         )
         place = empty(n, 3, dtype=torch.int32)
         places[(triton.cdiv(n, 128),)](batch.positions, batch.system_index, dual, place, n, ROWS=128)
-        if systems == 1 and n * count > MOST_FUSED:
-            self._by_products(place, dual[0], volume[0], charges)
+        if len(kept.periodic) == 1 and n * count > MOST_FUSED:
+            self._by_products(place, dual, volume, batch.system_index, charges)
             return
         bounds = torch.searchsorted(batch.system_index, self.ends, out_int32=True)
         number, apart = len(kept.periodic), charges.stride(0)
@@ -380,10 +380,15 @@ class DirectReciprocal:
         )  # fmt: skip
 
     @isolated
-    def _by_products(self, place: Tensor, dual: Tensor, volume: Tensor, charges: Tensor) -> None:
-        """The sums of a single system of many atoms and vectors."""
-        index, n = self.kept.index[0], len(place)
+    def _by_products(
+        self, place: Tensor, duals: Tensor, volumes: Tensor, system_index: Tensor, charges: Tensor
+    ) -> None:
+        """The sums of a single periodic system of many atoms and vectors; other atoms have no charges here."""
+        (s,), n = self.kept.vectors.periodic, len(place)
+        index, dual, volume = self.kept.index[s], duals[s], volumes[s]
         q = charges.transpose(0, 1).reshape(n, -1).contiguous() if charges.dim() == 3 else charges.T.contiguous()
+        if len(duals) > 1:
+            q = torch.where((system_index == s)[:, None], q, 0.0)
         weighted, channels = q * self.weights, q.shape[1]
         k = 2 * math.pi * (index.to(dual.dtype) @ dual)
         square = (k**2).sum(-1)
@@ -409,7 +414,9 @@ class DirectReciprocal:
                 along = (weighted @ imaginary.T).mul_(cosines).addcmul_(weighted @ real.T, sines, value=-1)
                 slope[0].addmm_(along, narrow[first:end])
         fields[0, :, :channels] = field
-        self.found, self.parts, self.vector, self.power = (fields, slope), 1, k[None], torch.cat(powers)[None]
+        self.found, self.parts = (fields, slope), 1
+        self.vector, self.power = k.new_zeros(len(duals), *k.shape), k.new_zeros(len(duals), len(k))
+        self.vector[s], self.power[s] = k, torch.cat(powers)
 
     def add(self, batch: Batch, charges: Tensor, out: Found) -> None:
         """Adds the results of `run` to energies, and with forces to forces and derivatives in charges."""
