@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import mark_nightly
+from nightly import mark_nightly
 
 
 def item(parameters: str, *names: str) -> SimpleNamespace:
@@ -20,12 +20,9 @@ def item(parameters: str, *names: str) -> SimpleNamespace:
 
 
 def test_whole_ids_and_parts_between_hyphens_are_marked():
-    items = [
-        item("few-native", "few-native", "PME"),
-        item("many-native", "few-native", "PME"),
-        item("PME-python", "PME"),
-    ]
-    items += [item("PMEs", "PME"), item("PME")]
+    names = ("few-native", "PME")
+    items = [item(parameters, *names) for parameters in ("few-native", "many-native", "PME-python", "PMEs")]
+    items.append(item("PME"))
     mark_nightly(items, whole_files=True)
     assert [one.marks for one in items] == [["nightly"], [], ["nightly"], [], []]
 
@@ -33,5 +30,5 @@ def test_whole_ids_and_parts_between_hyphens_are_marked():
 def test_names_of_no_parameter_are_an_error():
     items = [item("few", "few", "fewer"), item("many", "few", "fewer")]
     mark_nightly(items, whole_files=False)
-    with pytest.raises(pytest.UsageError, match=r"do not exist: tests/test_a.py::test_b \['fewer'\]"):
+    with pytest.raises(pytest.UsageError, match=r"do not exist: test_a.py::test_b \['fewer'\]"):
         mark_nightly(items, whole_files=True)

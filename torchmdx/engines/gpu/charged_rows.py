@@ -27,7 +27,7 @@ from torchmdx.engines.gpu.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.gpu.few_atoms import RowChain
 from torchmdx.engines.gpu.triton import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
 from torchmdx.engines.gpu.triton.tf32_product import Split
-from torchmdx.engines.plan.launch_sizes import Block
+from torchmdx.engines.plan.launch_sizes import ProductBlock
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.reverse import find_reverse
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
-FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
+FIRST, EDGES = ProductBlock(16, 64, 32, 8), ProductBlock(columns=32)
 
 
 def _whole(matrix: Split) -> Tensor:
