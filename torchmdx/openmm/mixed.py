@@ -94,9 +94,8 @@ def create_mixed_system(
     require_free_group(system, difference_group, force_group)
     factor = Factor.of(interpolate, difference_group)
     require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
-    parts = _separate(
-        system, topology, atoms, TermChoice(system, keep, replace), factor, remove_constraints, link_atoms
-    )
+    choice = TermChoice(system, keep, replace)
+    parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
     add_potential(
         parts.outside, topology, potential, parts.region, charge=charge_of(system, parts.region, charge),
         transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
