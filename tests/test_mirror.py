@@ -68,7 +68,7 @@ engines/test_ensemble.py            models: ensemble
 models/test_priors.py               models/priors: base coulomb d2 d3 open_pairs zbl
 neighbors/test_images.py            neighbors: capacity grid
 neighbors/test_tracing.py           neighbors: operator
-neighbors/test_search.py            neighbors: reverse single_pass
+neighbors/test_search.py            neighbors: reverse
 neighbors/test_backends.py          neighbors/backends: frame
 neighbors/test_search.py            neighbors/kernels: bins look_back reverse single_pass still_good
 openmm/test_add.py            openmm: references

@@ -154,6 +154,7 @@ def test_few_atoms_of_a_tensornet2_take_clusters_where_they_can_be_had(
         return f"{num_atoms} atoms, {slots} edges"
 
     monkeypatch.setattr(charged_cluster.ChargedClusters, "made", make)
+    monkeypatch.setattr(edge_maps.EdgeMaps, "made", lambda model: None)
     potential = make_potential(torch.float32, **USUAL)
     engine = on_h100(engine_of(potential, System.from_ase(ethanol)))
     for capacity in (80, 90):

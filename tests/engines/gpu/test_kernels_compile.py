@@ -89,9 +89,9 @@ def search(split):
 
     if split == "pairs":
         for length in (2.0, 9.0):
-            small = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=[[length, 0, 0], [0, length, 0], [0, 0, length]],
-                                  pbc=True, dtype=torch.float32)
-            batch = Batch.from_systems([small])
+            cell = [[length, 0, 0], [0, length, 0], [0, 0, length]]
+            made = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=cell, pbc=True, dtype=torch.float32)
+            batch = Batch.from_systems([made])
             OnePassBruteForce(batch, 3.0, 0.0, empty_edges(batch, 100))._search(batch.positions, batch.cell)
         return
     OnePassCellList._sizes = lambda self: (16, 16, 1, 1, int(split))

@@ -72,6 +72,11 @@ def test_a_tensornet(case, engine, why):
             "exact model: it needs the compiled library",
         ),
         (
+            dict(machine="H100", network=dict(head="torch.nn.Linear")),
+            "exact",
+            "exact model: its head must be a ScalarHead or a GatedHead, got a Linear",
+        ),
+        (
             dict(machine="CPU", network=dict(head="torch.nn.Linear")),
             "exact",
             "exact model: its head must be a ScalarHead or a GatedHead, got a Linear",

@@ -6,7 +6,7 @@ import pytest
 
 from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Workload, machine_named, plan_kernels
-from torchmdx.engines.plan.kernels import MOST_MAP_SLOTS, MOST_ROWS
+from torchmdx.engines.plan.kernels import FEWEST_MAP_ROWS, MOST_MAP_SLOTS, MOST_ROWS
 from torchmdx.engines.plan.launch_sizes import Tiles
 
 HOPPER, GENERAL = ("H100", "H200"), ("A100", "RTX 3090", "RTX 4090", "RTX 5090", "B200")
@@ -54,10 +54,12 @@ def test_a_tensornet(card, atoms, wanted, elsewhere):
         (15, "rows clusters cluster_maps", "rows"),
         (26, "rows clusters", "rows"),
         (60, "rows clusters", "rows"),
-        (61, "rows", "rows"),
-        (128, "rows", "rows"),
-        (129, "blocks", "blocks"),
-        (682, "blocks", "blocks"),
+        (61, "rows edge_maps", "rows"),
+        (128, "rows edge_maps", "rows"),
+        (129, "rows edge_maps", "blocks"),
+        (192, "rows edge_maps", "blocks"),
+        (193, "blocks edge_maps", "blocks"),
+        (682, "blocks edge_maps", "blocks"),
         (683, "blocks edge_maps two_maps", "blocks"),
         (24_000, "blocks edge_maps two_maps", "blocks"),
     ],
@@ -163,7 +165,14 @@ def test_clusters_serve_the_network_of_edges_of_few_edges():
     assert named(planned(TensorNet2Config(), work, "H100")) == "rows clusters cluster_maps"
     assert named(planned(TensorNet2Config(), replace(work, capacity=MOST_MAP_SLOTS + 1), "H100")) == "rows clusters"
     assert named(planned(TensorNet2Config(), replace(work, forces=False), "H100")) == "rows"
-    assert named(planned(TensorNet2Config(), replace(work, capacity=0x10000), "H100")) == "rows"
+    assert named(planned(TensorNet2Config(), replace(work, capacity=0x10000), "H100")) == "rows edge_maps"
+
+
+def test_warps_that_specialise_serve_so_many_edges():
+    few, many = (Workload(atoms=100, capacity=FEWEST_MAP_ROWS - 100 - less) for less in (1, 0))
+    assert named(planned(TensorNet2Config(), few, "H100")) == "rows"
+    assert named(planned(TensorNet2Config(), many, "H100")) == "rows edge_maps"
+    assert named(planned(TensorNet2Config(num_channels=64), replace(many, atoms=150), "H100")) == "blocks"
 
 
 def test_hidden_values_are_kept_of_so_many_rows():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu.one_launch import SOURCES, Launcher
+from torchmdx.engines.gpu.one_launch import SOURCES, ClusterLauncher
 from torchmdx.engines.plan.clusters import CHANNELS, SHARES, THREADS
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.runtime.cuda_source import members
@@ -64,7 +64,7 @@ def pack_matrices(middle: Tensor, last: Tensor) -> Tensor:
 class ChargedMaps:
     """The kernels with a model's weights. kernels: by name."""
 
-    def __init__(self, model: FastTensorNet2, kernels: Mapping[str, Launcher]) -> None:
+    def __init__(self, model: FastTensorNet2, kernels: Mapping[str, ClusterLauncher]) -> None:
         assert model.row_weights is not None
         own = model.row_weights
         self.kernels = kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,11 +23,9 @@ from torchmdx.engines.gpu.charged_cluster import (
 )
 from torchmdx.engines.gpu.charged_edges import EdgeNetworkChain
 from torchmdx.engines.gpu.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, ChargedMaps
-from torchmdx.engines.gpu.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.gpu.few_atoms import RowChain
 from torchmdx.engines.gpu.triton import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
-from torchmdx.engines.gpu.triton.tf32_product import Split
-from torchmdx.engines.plan.launch_sizes import Block
+from torchmdx.engines.plan.launch_sizes import ProductBlock
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.reverse import find_reverse
 
@@ -35,53 +33,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
-FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
-
-
-def _whole(matrix: Split) -> Tensor:
-    """The matrix that was divided exactly into two parts."""
-    return matrix.big + matrix.small
-
-
-@dataclass(frozen=True, eq=False)
-class RowCharges:
-    """A ChargeEquilibration's matrices with inputs, `_back` outputs, as rows; see ChargeWeights."""
-
-    first: Tensor
-    first_back: Tensor
-    second: Tensor
-    second_back: Tensor
-    third: Tensor
-    third_back: Tensor
-
-    @classmethod
-    def of(cls, w: ChargeWeights) -> RowCharges:
-        return cls(
-            first=_whole(w.first_back),
-            first_back=_whole(w.first),
-            second=_whole(w.second_back),
-            second_back=_whole(w.second),
-            third=_whole(w.third_back),
-            third_back=_whole(w.third),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class RowWeights:
-    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C]."""
-
-    charges: tuple[RowCharges, ...]
-    shares: tuple[Tensor, ...]
-    middle: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, w: ChargedWeights) -> RowWeights:
-        """Of matrices that have been divided exactly: "tf32x3"."""
-        return cls(
-            charges=tuple(RowCharges.of(each) for each in w.equilibrations),
-            shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),
-            middle=tuple(_whole(f.middle) for f in w.filters),
-        )
+FIRST, EDGES = ProductBlock(16, 64, 32, 8), ProductBlock(columns=32)
 
 
 class ChargedRowChain(EdgeNetworkChain, RowChain):
@@ -114,8 +66,8 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         self.clusters = self.model_clusters if keep else None
         self.edge_clusters = None if self.clusters is None else self.clusters.maps
         with beside(self.positions.device, OPPOSITE) as branch:
-            if keep and self.edge_maps is not None:
-                assert (reverse := self.q.reverse) is not None
+            reverse = self.q.reverse
+            if keep and self.edge_maps is not None and reverse is not None:
                 branch.run(lambda: find_reverse(self.edges, reverse))
             self._forward(keep)
 

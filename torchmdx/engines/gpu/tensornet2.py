@@ -7,8 +7,8 @@ last activation. For few rows it also reads z₂, and for many edges evaluates z
 evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
 pieces, and with the slopes of z₂'s activation in place of z₂.
 
-Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200, for networks
-of the usual width, clusters of blocks do the same (charged_cluster.py, `FastTensorNet2.use_clusters`); with more edges,
+Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200, clusters of
+blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`); with more edges,
 the network of edges is evaluated as for many atoms.
 """
 
@@ -30,7 +30,7 @@ from torchmdx.models.tensornet2 import TensorNet2
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_cluster import ChargedClusters
-    from torchmdx.engines.gpu.charged_rows import RowWeights
+    from torchmdx.engines.gpu.charged_weights import RowWeights
     from torchmdx.engines.gpu.edge_maps import EdgeMaps
 
 
@@ -118,7 +118,7 @@ class FastTensorNet2(FastTensorNet):
         return buffers
 
     def _pack_rows(self) -> None:
-        from torchmdx.engines.gpu.charged_rows import RowWeights  # needs Triton
+        from torchmdx.engines.gpu.charged_weights import RowWeights  # needs Triton
 
         self.row_weights = self.row_weights or RowWeights.of(self.charged)
 

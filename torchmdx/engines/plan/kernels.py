@@ -25,9 +25,9 @@ MOST_ONE_LAUNCH = 60
 # Up to so many edge slots clusters serve the network of edges too: then all that have edges run at the same time. On an
 # H200 its kernels take 33 us with 440 slots; with 1,300 slots they take 79 us, more than those of charged_rows.py.
 MOST_MAP_SLOTS = 640
-# Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100 with 166 atoms of AceFF-2.0, all
-# kernels take 452 us instead of 515 us.
-FEWEST_MAP_ROWS = 2048
+# Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100, AceFF-2.0 with 120 atoms takes
+# 350 instead of 397 us, with 166 atoms and one program per atom 391 instead of 524 us; with 90 atoms there is no gain.
+FEWEST_MAP_ROWS = 2560
 # Rows of the network of edges up to which z₂ is kept for the backward pass; rows that are evaluated again at a time.
 MOST_ROWS, PIECE = 196608, 49152
 MOST_ELEMENTS = 8  # of sums by elements
