@@ -15,6 +15,7 @@ from documents.blocks import summary
 from emulated import Emulator
 from interpreter import FOLDERS, INTERPRETED
 from model_kinds import KINDS, NO_WIRES, kinds
+from nightly import mark_nightly
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
@@ -45,25 +46,6 @@ def pytest_ignore_collect(collection_path, config) -> bool | None:
         return None
     parts = collection_path.relative_to(TESTS).parts
     return True if parts and parts[0] not in FOLDERS else None
-
-
-def mark_nightly(items: list[pytest.Item], *, whole_files: bool) -> None:
-    """Marks items as nightly whose parameters `nightly_for` names: a whole ID, or a part between hyphens.
-
-    whole_files: names that fit no item of their function are an error.
-    """
-    unused: dict[tuple[Path, str], set[str]] = {}
-    for item in items:
-        if marker := item.get_closest_marker("nightly_for"):
-            parameters = item.nodeid.partition("[")[2][:-1]
-            fitting = {parameters, *parameters.split("-")} & set(marker.args)
-            if fitting:
-                item.add_marker(pytest.mark.nightly)
-            left = unused.setdefault((item.path, item.originalname), set(marker.args))
-            left -= fitting
-    wrong = [f"{path.name}::{name} {sorted(names)}" for (path, name), names in unused.items() if names]
-    if wrong and whole_files:
-        raise pytest.UsageError(f"nightly_for names parameters that do not exist: {', '.join(wrong)}")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

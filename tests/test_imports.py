@@ -307,6 +307,16 @@ def test_public_names_are_there():
         _ = torchmdx.Potentials
 
 
+def test_a_class_name_has_one_meaning():
+    places: dict[str, list[str]] = {}
+    for name, path in files().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    twice = [f"{name} in {', '.join(where)}" for name, where in places.items() if len(where) > 1]
+    assert not twice, "\n".join(twice)
+
+
 def is_kernel(name: str) -> bool:
     return "/kernels/" in name or "/triton/" in name
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import mark_nightly
+from nightly import mark_nightly
 
 
 def item(parameters: str, *names: str) -> SimpleNamespace:

@@ -66,7 +66,7 @@ def test_load(charged, checkpoint, box):
     found = evaluate(load(checkpoint, coulomb="ewald"), System.from_ase(box))
     assert_summed(charged, box, float(found.energy[0]), found.forces)
     both = load([checkpoint, checkpoint], coulomb="ewald")
-    assert [member.prior_configs[0].periodic for member in both] == ["ewald", "ewald"]
+    assert [member.prior_configs[0].periodic for member in both] == ["auto", "auto"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

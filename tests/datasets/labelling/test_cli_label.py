@@ -167,9 +167,9 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(number):
 
 
 def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monkeypatch):
-    from torchmdx.datasets.labelling.geometry import Geometry
+    from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 
-    wanted, make, read = toys.write_frames("a.xyz", 8), Geometry.from_ase, []
+    wanted, make, read = toys.write_frames("a.xyz", 8), UnlabelledStructure.from_ase, []
 
     def slow(*given):
         read.append(1)
@@ -179,7 +179,7 @@ def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monke
 
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]
     with monkeypatch.context() as patch:
-        patch.setattr(Geometry, "from_ase", slow)
+        patch.setattr(UnlabelledStructure, "from_ase", slow)
         assert label(*command) == 128 + signal.SIGTERM
     assert len(read) == 3
     out, err = capsys.readouterr()

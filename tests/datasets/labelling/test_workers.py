@@ -11,7 +11,7 @@ import pytest
 import toys
 
 from torchmdx.datasets.labelling.calculators import Choice
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.work import LabelWork
 from torchmdx.datasets.labelling.workers import Task, Workers
 
@@ -23,7 +23,7 @@ def crew(tmp_path, num_workers=1, timeout=None, stopped=lambda: False, name="toy
 
 
 def tasks(count) -> list[Task]:
-    return [Task(number, Geometry.from_ase(atoms)) for number, atoms in enumerate(toys.frames(count))]
+    return [Task(number, UnlabelledStructure.from_ase(atoms)) for number, atoms in enumerate(toys.frames(count))]
 
 
 def run(workers, count) -> list:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from torchmdx.engines.gpu.buffers import Sizes
+from torchmdx.engines.gpu.buffers import BufferSizes
 from torchmdx.engines.gpu.charge_buffers import ChargeScratch, parts_of
 from torchmdx.engines.plan.launch_sizes import Tiles
 
 ATOMS, EDGES, LAYERS, CHANNELS = 30, 70, 2, 128
-SIZES = Sizes(
+SIZES = BufferSizes(
     num_atoms=ATOMS, num_systems=1, capacity=EDGES, channels=CHANNELS, hidden=2 * CHANNELS, layers=LAYERS,
     head_layers=1, head_width=CHANNELS // 2, head_gated=False, tiles=Tiles.choose(5000), chain="blocks",
     with_forces=True, device=torch.device("cpu"),

@@ -107,7 +107,7 @@ def test_python_and_the_kernels_agree_on_sizes(library, fast):
     own = fast.row_weights.charges[0]
     weights = charged_cluster.pack_matrices(fast, 0)[0].numel() // one_launch_weights.THREADS
     vectors = charged_cluster.pack_vectors(fast.charged.equilibrations[0], own.first).shape[1]
-    structures = (charged_cluster.Params, charged_cluster.Charged, charged_cluster.Given)
+    structures = (charged_cluster.OneLaunchStruct, charged_cluster.Charged, charged_cluster.GivenStruct)
     wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights, usual=True).shape[1]]
     wanted += [ctypes.sizeof(structure) for structure in structures]
     wanted.append(emulated(fast, library, AtomClusters(2, 5, 8, 2, True), 9, 0).shared_bytes // 4)

@@ -1,6 +1,5 @@
 """The network of edges of TensorNet2's kernels: all the ways to evaluate it agree."""
 
-
 import pytest
 import torch
 from charged_buffers import replanned

@@ -97,7 +97,7 @@ def rows_of(count, spare, seed=0):
 def test_python_and_the_kernel_agree_on_sizes(library, weights):
     matrices = maps_of(library, [weights]).matrices[0]
     stages = [len(matrices[name]) for name in (FORWARD, BACKWARD, BY_SLOPES)]
-    sizes = [edge_maps.STAGE, edge_maps.THREADS, edge_maps.ROWS, *stages, ctypes.sizeof(edge_maps.Params)]
+    sizes = [edge_maps.STAGE, edge_maps.THREADS, edge_maps.ROWS, *stages, ctypes.sizeof(edge_maps.EdgeMapsStruct)]
     sizes += [edge_maps.SHARED_BYTES[FORWARD], edge_maps.SHARED_BYTES[BACKWARD]]
     assert sizes == [library.constant(k) for k in range(len(sizes))]
     assert edge_maps.pack_forward(weights.middle_parts, weights.last_parts)[0].numel() * 2 == edge_maps.STAGE

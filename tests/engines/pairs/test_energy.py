@@ -8,7 +8,7 @@ from pair_lists import CUTOFF, listed, random, systems
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.engines import ops
 from torchmdx.engines.pairs.energy import differentiate_pairwise
-from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.messages import Messages, SurroundingsForm
 from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.pair_list import PairList, at_ends, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products, RowScale, part_sums
@@ -152,7 +152,7 @@ def arguments(pairs: PairList, name: str) -> list[torch.Tensor]:
 def forms(pairs: PairList) -> dict:
     return {
         "messages": Messages(pairs),
-        "surroundings": Surroundings(pairs),
+        "surroundings": SurroundingsForm(pairs),
         "part sums": PartSums(),
         "norms": PartSums(metric=True),
         "one sum": PartSums(parts=1),
@@ -322,7 +322,7 @@ class TestKernels:
         for slot in range(4):
             rest = [None if k == slot else v for k, v in enumerate(values)]
             found = self.kernels.surroundings(pairs, slot, *rest)
-            torch.testing.assert_close(found, Surroundings(pairs).partial(slot, tuple(rest)), **tolerance)
+            torch.testing.assert_close(found, SurroundingsForm(pairs).partial(slot, tuple(rest)), **tolerance)
 
     @pytest.mark.parametrize("capacity", [None, 700])
     def test_slots_without_a_pair_are_zero_whatever_memory_held(self, capacity, monkeypatch):
@@ -339,7 +339,7 @@ class TestKernels:
         torch.testing.assert_close(found, Messages(pairs).partial(0, (None, x, g)))
         d, _, z, g = arguments(pairs, "surroundings")
         found = self.kernels.surroundings(pairs, 1, d, None, z, g)
-        torch.testing.assert_close(found, Surroundings(pairs).partial(1, (d, None, z, g)))
+        torch.testing.assert_close(found, SurroundingsForm(pairs).partial(1, (d, None, z, g)))
 
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_products_and_part_sums(self, pairs, symmetric):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu.buffers import Sizes
+from torchmdx.engines.gpu.buffers import BufferSizes
 
 # Systems with fewer atoms are not divided for sums over them; others have parts of so many atoms, and at most so many.
 FEWEST_TO_DIVIDE, PART, MOST_PARTS = 1024, 128, 128
@@ -46,7 +46,7 @@ class ChargeScratch:
     @classmethod
     def allocate(
         cls,
-        sizes: Sizes,
+        sizes: BufferSizes,
         charges: int,
         *,
         last_charges: bool,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.gpu import one_launch_weights as packing
-from torchmdx.engines.gpu.one_launch import ARCHITECTURE, SOURCES, Launcher, Params
+from torchmdx.engines.gpu.one_launch import ARCHITECTURE, SOURCES, ClusterLauncher, OneLaunchStruct
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import (
     CHANNELS,
@@ -52,10 +52,10 @@ class Charged(ctypes.Structure):
     _fields_ = members((SOURCES / HEADER).read_text(), "Charged")
 
 
-class Given(ctypes.Structure):
+class GivenStruct(ctypes.Structure):
     """`struct Given`."""
 
-    _fields_ = (("common", Params), ("own", Charged))
+    _fields_ = (("common", OneLaunchStruct), ("own", Charged))
 
 
 @functools.cache
@@ -135,7 +135,7 @@ class ChargedClusters:
     def __init__(
         self,
         model: FastTensorNet2,
-        kernels: Mapping[str, Launcher],
+        kernels: Mapping[str, ClusterLauncher],
         plan: AtomClusters,
         num_atoms: int,
         slots: int,
@@ -197,10 +197,12 @@ class ChargedClusters:
             energies=out.energies, weights=self.weights[k], **self.memory,
         )  # fmt: skip
         wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
-        common = Params(**_addresses(given), **self.fixed, **wide)
+        common = OneLaunchStruct(**_addresses(given), **self.fixed, **wide)
         own = _addresses(self._own(chain, k, back=name in BACK))
         self.kernels[name].launch(
-            self.plan.clusters, self.shared_bytes, Given(common, Charged(**own, **self.own_fixed, cutoff=chain.cutoff))
+            self.plan.clusters,
+            self.shared_bytes,
+            GivenStruct(common, Charged(**own, **self.own_fixed, cutoff=chain.cutoff)),
         )
 
     def _own(self, chain: ChargedRowChain, k: int, *, back: bool) -> dict[str, Tensor]:

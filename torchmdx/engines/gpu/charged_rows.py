@@ -23,7 +23,7 @@ from torchmdx.engines.gpu.charged_cluster import (
 from torchmdx.engines.gpu.charged_edges import EdgeNetworkChain
 from torchmdx.engines.gpu.few_atoms import RowChain
 from torchmdx.engines.gpu.triton import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
-from torchmdx.engines.plan.launch_sizes import Block
+from torchmdx.engines.plan.launch_sizes import ProductBlock
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.reverse import find_reverse
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
-FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
+FIRST, EDGES = ProductBlock(16, 64, 32, 8), ProductBlock(columns=32)
 
 
 class ChargedRowChain(EdgeNetworkChain, RowChain):

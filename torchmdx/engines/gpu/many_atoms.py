@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.gpu.element_sums import gradient_by_elements, sum_by_elements
-from torchmdx.engines.gpu.products import Products
+from torchmdx.engines.gpu.products import ChainProducts
 from torchmdx.engines.gpu.triton import (
     edge_geometry,
     embedding,
@@ -34,7 +34,7 @@ BLOCK = 256  # edges per program where an edge is little work
 SUM_BLOCK = 1024
 
 
-class Chain(Products):
+class Chain(ChainProducts):
     """One evaluation: the model's weights, its buffers and the caller's tensors."""
 
     def __init__(

@@ -33,7 +33,7 @@ FEW_WITH_MAPS = 256
 
 
 @dataclass(frozen=True)
-class Block:
+class ProductBlock:
     """A product with a matrix: `columns` of the result for `rows` atoms, `step` inner channels at a time."""
 
     rows: int = 64
@@ -80,8 +80,8 @@ class ByElements:
     depth: int = 2
     group: int = 4
     depth_back: int = 4
-    product: Block = Block()
-    product_back: Block = Block()
+    product: ProductBlock = ProductBlock()
+    product_back: ProductBlock = ProductBlock()
 
     def walk(self, elements: int) -> dict[str, int]:
         """Launch options; elements are divided evenly among programs."""
@@ -126,14 +126,14 @@ class Tiles:
     by_elements: if given, the embedding's sums are taken by elements where a structure has few.
     """
 
-    product: Block
+    product: ProductBlock
     messages: Walk
     messages_gradient: Walk
     surroundings: Walk
     surroundings_gradient: Walk  # takes all channels
     by_elements: ByElements | None = None
     row: Row | None = None
-    edge_product: Block = Block()
+    edge_product: ProductBlock = ProductBlock()
     lean: bool = False
     piece: int = 0
     head_warps: int = 2
@@ -156,7 +156,7 @@ class Tiles:
                 row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16, apart=True),
                 force_candidates=64,
                 force_warps=8,
-                product=Block(),
+                product=ProductBlock(),
                 messages=Walk(1, 16, 8, 1),
                 messages_gradient=Walk(1, 16, 8, 1),
                 surroundings=Walk(1, 16, 16, 1),
@@ -166,7 +166,7 @@ class Tiles:
         return cls(
             lean=lean,
             piece=PIECE if lean else 0,
-            product=Block(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
+            product=ProductBlock(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
             messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(16, 256, 1, 16),
             messages_gradient=Walk(1, 256, 2, 1),
             surroundings=Walk(4, 256, 1, 4),
@@ -196,11 +196,11 @@ def _charged_sizes(atoms: int, few: int) -> Tiles:
     if atoms > few:
         tiles = replace(tiles, row=None)
     if atoms < SOME_ATOMS:
-        tiles = replace(tiles, product=Block(columns=32))
+        tiles = replace(tiles, product=ProductBlock(columns=32))
     many = atoms * USUAL_NEIGHBOURS >= MANY_EDGE_ROWS
     return replace(
         tiles,
-        edge_product=Block(128, 64, 32, 8) if many else Block(columns=32),
+        edge_product=ProductBlock(128, 64, 32, 8) if many else ProductBlock(columns=32),
         messages=Walk(1, 256, 2, 1) if many else tiles.messages,
         messages_gradient=Walk(1, 64 if atoms < MORE_ATOMS else 128, 1, 1) if many else tiles.messages_gradient,
     )

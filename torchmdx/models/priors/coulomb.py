@@ -29,7 +29,7 @@ class CoulombConfig(PriorConfig):
     """Settings of the damped Coulomb interaction.
 
     periodic: how systems with periodic directions are treated: "reaction_field" truncates the interaction, "ewald" sums
-        over all images, and "auto" does so where such a sum exists, in crystals, liquids and neutral slabs.
+        over all images, and so does "auto", of which captured steps choose the cutoff by size.
     cutoff: Å, for systems with periodic directions: of the reaction field, whose `dielectric` is beyond it (infinity: a
         conductor, for which the force at the cutoff is zero too), or of the part of an Ewald sum over pairs, which does
         not change its result.
