@@ -13,6 +13,7 @@ from torchmdx.dynamics.relaxation.fire import RUNNING, Fire, FireSettings
 from torchmdx.dynamics.relaxation.memory import most_atoms
 from torchmdx.dynamics.relaxation.slots import Slots
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
+from torchmdx.models.digest import origin_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.capacity import CapacityError
@@ -52,6 +53,7 @@ class RelaxationBatches:
     ) -> None:
         self.potential, self.settings, self.precision, self.mode = potential, settings, precision, mode
         self.queue, self.stop, self.kind = deque(tasks), stop, potential.device.type
+        self.origin = origin_of(potential)
         self.wanted = batch_atoms or BATCH_ATOMS[self.kind]
         self.num_steps = self.num_batches = self.num_swaps = 0
         self.report = report
@@ -137,7 +139,7 @@ class RelaxationBatches:
         found = slots.pop_finished()
         self._current = False
         for slot, first, task in found:
-            yield relaxed(task, self.settings, results, slot, first)
+            yield relaxed(task, self.settings, results, slot, first, self.origin)
 
     def _divide(self, error: Exception) -> Iterator[Relaxed]:
         """After a batch did not fit: fails structures that do not fit alone, or goes on with half as many atoms."""

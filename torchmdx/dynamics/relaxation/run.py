@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
+from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, dtype_named, prepare_potential
 from torchmdx.dynamics.relaxation.batches import RelaxationBatches
 from torchmdx.dynamics.relaxation.endings import failed
 from torchmdx.dynamics.relaxation.fire import FireSettings
@@ -98,9 +98,7 @@ def relax_each(
     stop: asked between two steps; once True, nothing more is yielded. report: takes lines on batches and memory.
     Raises as `relax`, before the first.
     """
-    dtype = dtype or default_dtype(settings.fmax)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    dtype = dtype_named(dtype or default_dtype(settings.fmax))
     if batch_atoms is not None and batch_atoms < 1:
         raise ValueError(f"batch_atoms must be >= 1, got {batch_atoms}")
     target = choose_device(device)
