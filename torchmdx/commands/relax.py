@@ -51,8 +51,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
-        help="lbfgs (default); fire, slower but robust far from a minimum, always used for several structures; bfgs, "
-        "for up to a few hundred atoms; mdmin",
+        help="lbfgs (default); fire, slower but robust far from a minimum; for one structure also bfgs, for up to a "
+        "few hundred atoms, and mdmin",
     )
     parser.add_argument(
         "--fmax", type=float, default=0.01, metavar="F", help="stop when all forces are below F eV/Å (default: 0.01)"

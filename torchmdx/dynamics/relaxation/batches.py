@@ -10,6 +10,7 @@ from typing import Any
 from torchmdx.dynamics.relaxation.endings import failed, relaxed, searchable
 from torchmdx.dynamics.relaxation.evaluations import Evaluations
 from torchmdx.dynamics.relaxation.fire import RUNNING, Fire, FireSettings
+from torchmdx.dynamics.relaxation.lbfgs import Lbfgs
 from torchmdx.dynamics.relaxation.memory import most_atoms
 from torchmdx.dynamics.relaxation.slots import Slots
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
@@ -109,7 +110,8 @@ class RelaxationBatches:
         num_atoms = padded_atoms(total if total < self.wanted else max(self.wanted, largest))
         num_slots = min(len(tasks), num_atoms // min(sizes), max(1, MOST_ROWS * num_atoms // largest))
         self._evaluations = None  # frees its memory first
-        fire = Fire(num_atoms, num_slots + 1, largest, self.potential.device, self.settings)
+        kind = Lbfgs if self.settings.optimizer == "lbfgs" else Fire
+        fire = kind(num_atoms, num_slots + 1, largest, self.potential.device, self.settings)
         slots = Slots(num_atoms, num_slots, fire, self.potential.cutoff)
         slots.take(tasks)
         self._slots, self.queue, self._current = slots, tasks, False
