@@ -46,6 +46,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.models.digest import origin_of
     from torchmdx.report.predictions_file import require_ending, write_frame
 
     if options.output:
@@ -54,14 +55,15 @@ def run(options: argparse.Namespace) -> int:
             require_new(options.output)
     records = structures_of(options)
     calculator = make_calculator(options, max(len(record.atoms) for record in records))
-    rows = []
+    rows, origin = [], origin_of(calculator.potential)
     if not options.json:
-        print(_what_was_read(options.file, records))
+        print(f"{_what_was_read(options.file, records)}; {origin}")
     with whole_file(Path(options.output)) if options.output else nullcontext() as file:
         for record in records:
             atoms = record.atoms
             atoms.calc = calculator
-            rows.append(_evaluate(atoms) | {"charge": record.charge, "charge_from": record.charge_from})
+            told = {"charge": record.charge, "charge_from": record.charge_from, **origin.info}
+            rows.append(_evaluate(atoms) | told)
             if file is not None:
                 write_frame(file, atoms, _results(rows[-1]))
             if not options.json:

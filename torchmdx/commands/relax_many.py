@@ -38,8 +38,8 @@ def is_many(options: argparse.Namespace) -> bool:
     for name, absent in unfit.items():
         if getattr(options, name) != absent:
             raise ValueError(f"--{name.replace('_', '-')} needs {needed}, got --index {options.index}")
-    if many and options.optimizer not in (None, "fire"):
-        raise ValueError(f"--optimizer must be fire for several structures, got {options.optimizer}")
+    if many and options.optimizer not in (None, "lbfgs", "fire"):
+        raise ValueError(f"--optimizer must be lbfgs or fire for several structures, got {options.optimizer}")
     return many
 
 
@@ -93,7 +93,11 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
     from torchmdx.runtime.devices import choose_device
 
     settings = FireSettings(
-        fmax=options.fmax, steps=options.steps, cell=options.cell, pressure=(options.pressure or 0.0) * GPA
+        fmax=options.fmax,
+        steps=options.steps,
+        cell=options.cell,
+        pressure=(options.pressure or 0.0) * GPA,
+        optimizer=options.optimizer or "lbfgs",
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
     device = choose_device(options.device)

@@ -27,7 +27,8 @@ class Evaluations:
 
     def __init__(self, potential: Potential | Ensemble, batch: Batch, fire: Fire, precision: str, mode: str) -> None:
         self.fire, self.device = fire, potential.device
-        self.step = CapturedStep(potential, batch, mode=mode, stress=fire.settings.cell, precision=precision)
+        stress = fire.settings.cell or bool(batch.pbc.any())  # for the results, where cells do not move
+        self.step = CapturedStep(potential, batch, mode=mode, stress=stress, precision=precision)
         self._seen = torch.zeros(NUM_FLAGS, dtype=torch.int64, device=fire.device)
         self._update: Graph | None = None
         self.num_replayed = 0

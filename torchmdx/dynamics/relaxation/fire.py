@@ -23,19 +23,26 @@ MOST_STRAIN = 0.04  # of one step
 MOST_TRAVEL = 20.0  # Å, of an atom, relative to the cell
 MOST_VOLUME_RATIO = 5.0
 
+OPTIMIZERS = ("lbfgs", "fire")
 RUNNING, CONVERGED, OUT_OF_STEPS, NOT_FINITE, TOO_FAR, CELL_LOST, EMPTY = range(7)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FireSettings:
-    """fmax: eV/Å, and eV for the cell. steps: at most. cell: whether cells move. pressure: external, eV/Å³."""
+    """fmax: eV/Å, and eV for the cell. steps: at most. cell: whether cells move. pressure: external, eV/Å³.
+
+    optimizer: "lbfgs" or "fire".
+    """
 
     fmax: float = 0.01
     steps: int = 500
     cell: bool = False
     pressure: float = 0.0
+    optimizer: str = "lbfgs"
 
     def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
         if not 0 < self.fmax < math.inf:
             raise ValueError(f"fmax must be > 0 eV/Å, got {self.fmax}")
         if self.steps < 1:
@@ -54,6 +61,7 @@ class Fire:
     of each system, filled up with N.
     """
 
+    RUNNING = RUNNING
     OF_ATOMS = ("positions", "velocities", "travel", "free")
     OF_SYSTEMS = (
         "cell", "cell_velocity", "dt", "mixing", "downhill", "steps", "status", "energy", "fmax", "start_volume",
@@ -92,16 +100,25 @@ class Fire:
         forces = torch.where(self.free, forces, 0.0)
         pull = self._pull(stress)
         self._judge(energy, forces, pull)
+        step, strain, velocities, cell_velocity = self._propose(forces, pull)
+        limit = self._limit()
+        longest = torch.maximum(self._longest(step), self._longest_strain(strain))
+        factor = limit / torch.maximum(longest, limit)
+        step, strain = step * factor[self.system_index, None], strain * factor[:, None, None]
+        self._move(step, strain, velocities, cell_velocity)
+
+    def _limit(self) -> Tensor:
+        """The longest step [S], Å, of an atom, or of the row of a cell's coordinates."""
+        return torch.full_like(self.dt, MOST_STEP)
+
+    def _propose(self, forces: Tensor, pull: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Displacements [N,3] and strains [S,3,3] before any limit, and the new velocities."""
         keep, push = self._mix(forces, pull)
         index = self.system_index
         velocities = keep[index, None] * self.velocities + push[index, None] * forces
         cell_velocity = keep[:, None, None] * self.cell_velocity + push[:, None, None] * pull
-        step = self.dt[index, None] * velocities
         strain = self.dt[:, None, None] * cell_velocity / self.count.clamp(min=1)[:, None, None]
-        longest = torch.maximum(self._longest(step), self._longest_strain(strain)).clamp(min=MOST_STEP)
-        factor = MOST_STEP / longest
-        step, strain = step * factor[index, None], strain * factor[:, None, None]
-        self._move(step, strain, velocities, cell_velocity)
+        return self.dt[index, None] * velocities, strain, velocities, cell_velocity
 
     def _pull(self, stress: Tensor | None) -> Tensor:
         """The generalized forces [S,3,3] on cells, eV; zero for cells that do not move."""
