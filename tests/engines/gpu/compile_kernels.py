@@ -14,8 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-TESTS = Path(__file__).resolve().parents[2]
-sys.path.extend([str(TESTS.parent), str(TESTS), str(TESTS / "engines" / "gpu")])
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parent))
 
 import conftest
 
