@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands import fixed_symmetry
+from torchmdx.commands.cell_options import add_cell_options, cell_filter, restore_fixed_vectors, space_of
 from torchmdx.commands.options import add_model_options, make_calculator, structure_of
 from torchmdx.commands.relax_checks import page_of, require_options, require_outputs, require_structure
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
@@ -63,21 +64,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--no-page", action="store_true", help="do not write the interactive page, OUTPUT with the ending .html"
     )
-    _add_cell_options(parser)
+    group = parser.add_argument_group("crystals")
+    add_cell_options(group)
+    fixed_symmetry.add_symmetry_options(group)
     add_many_options(parser)
     parser.set_defaults(run=run, locked=("output", "trajectory"))
-
-
-def _add_cell_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("crystals")
-    group.add_argument("--cell", action="store_true", help="also relax the cell")
-    group.add_argument(
-        "--pressure",
-        type=float,
-        metavar="P",
-        help="with --cell: external pressure in GPa, positive under compression (default: 0)",
-    )
-    fixed_symmetry.add_symmetry_options(group)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -122,7 +113,9 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
     print(f"potential {origin}")
     pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
     before = State.of(atoms, pressure, options.cell)
+    cell = atoms.cell.array.copy()
     outcome = _relax(atoms, options, symmetry, recording, interrupts)
+    restore_fixed_vectors(atoms, cell, space_of(options))
     if symmetry is not None:
         symmetry.free(atoms)
     _write(atoms, options.output)
@@ -173,14 +166,13 @@ def _relax(
 ) -> Outcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
     import numpy as np
-    from ase.filters import FrechetCellFilter
     from ase.io.trajectory import Trajectory
 
     from torchmdx.commands.optimizers import make_optimizer
 
     target: Any = atoms
     if options.cell:
-        target = FrechetCellFilter(atoms, scalar_pressure=(options.pressure or 0.0) * GPA)
+        target = cell_filter(atoms, (options.pressure or 0.0) * GPA, space_of(options))
     converged = False
     with make_optimizer(options.optimizer, target) as optimizer:
         optimizer.attach(lambda: recording.add(_frame(atoms, symmetry)))

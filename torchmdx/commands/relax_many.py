@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.commands.cell_options import space_of
 from torchmdx.commands.options import model_of, structures_of
 from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
@@ -98,6 +99,7 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
         cell=options.cell,
         pressure=(options.pressure or 0.0) * GPA,
         optimizer=options.optimizer or "lbfgs",
+        space=space_of(options),
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
     device = choose_device(options.device)
