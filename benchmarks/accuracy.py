@@ -6,7 +6,7 @@ FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also i
 benchmarks.released; organic-1 comes with torchmdx. Nothing is timed. accuracy.json is written after each row; rows of
 another device or commit stay until they are measured again.
 
-on: CPU or GPU. force_error: |F - F'| / |F'| over all atoms. largest_force_error: of an atom, eV/Å. stress_error:
+ran_on: CPU or GPU. force_error: |F - F'| / |F'| over all atoms. largest_force_error: of an atom, eV/Å. stress_error:
 |σ - σ'| / |σ'|, of periodic systems. energy_error_per_atom_eV. coulomb: how Coulomb energies of a periodic system are
 computed, where there are any. The error of an Ewald sum at its own accuracy is not included: the reference sums the
 same terms.
@@ -158,7 +158,7 @@ def rows_of(name: str, potential: Potential | Ensemble, system: str) -> list[Row
             "kind": kind,
             "atoms": len(atoms),
             "charge": charge,
-            "on": "GPU" if potential.device.type == "cuda" else "CPU",
+            "ran_on": "GPU" if potential.device.type == "cuda" else "CPU",
             **errors(treated, given),
         }
         rows.append(row)
@@ -187,7 +187,7 @@ def main() -> None:
             if not wanted or (options.resume and (name, system) in done):
                 continue
             if len(structure(system)[1]) <= options.most_atoms:
-                record.update("accuracy", rows_of(name, potential, system), ("potential", "system", "on"))
+                record.update("accuracy", rows_of(name, potential, system), ("potential", "system", "ran_on"))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.runtime\.(output_lock\.OutputLock|interrupt\.Interrupts)"),
     (
         r"py:.*",
-        r"torchmdx\.datasets\.labelling\.(run\.Paths|geometry\.Geometry)",
+        r"torchmdx\.datasets\.labelling\.(run\.Paths|geometry\.UnlabelledStructure)",
     ),
     (
         r"py:.*",
@@ -61,10 +61,14 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.training\.(config|data_section|loss_section)\.\w*Section"),
     (
         r"py:.*",
-        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|run\.files\.RunFiles|log\.LogRow|restraints\.Restraint)",
+        r"torchmdx\.dynamics\.(motion\.Motion|particles\.Particles|log\.LogRow|restraints\.Restraint)",
+    ),
+    (
+        r"py:.*",
+        r"torchmdx\.dynamics\.run\.(files\.RunFiles|outputs\.OutputSchedule)",
     ),
     (r"py:.*", r"torchmdx\.engines\.plan\.(request\.Network|workload\.Workload|machine\.Machine)"),
-    (r"py:.*", r"torchmdx\.report\.page\.Section"),
+    (r"py:.*", r"torchmdx\.report\.page\.PageSection"),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
     (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
     (r"py:.*", r"(DeviceState|Motion|torchmdx\.dynamics\.(integrators\.table\.Kind|run\.outputs\.OutputSchedule))"),

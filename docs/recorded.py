@@ -39,7 +39,12 @@ NAMES = {
     "aceff-1.1": "AceFF-1.1",
     "aceff-2.0": "AceFF-2.0",
     "TensorNet-MatPES-PBE-v2025.1-PES": "TensorNet-MatPES-PBE",
+    "TensorNet-MatPES-r2SCAN-v2025.1-PES": "TensorNet-MatPES-r2SCAN",
+    "TensorNet-ANI-1x-Subset-PES": "TensorNet-ANI-1x",
+    "QET-MatQ-PES": "QET-MatQ",
     "peptide_in_water": "peptide in water",
+    "water216, Ewald sum": "water, Ewald sum",
+    "water216, reaction field, 10 Å": "water, reaction field of 10 Å",
     "1024x alanine_dipeptide": "1,024 x alanine dipeptide",
     "batch1024": "1,024 x alanine dipeptide",
 }

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import nightly
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from documents.blocks import summary
 from emulated import Emulator
 from interpreter import FOLDERS, INTERPRETED
 from model_kinds import KINDS, NO_WIRES, kinds
+from nightly import mark_nightly
 from quick_interpreter import quicken
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
@@ -52,7 +52,7 @@ def pytest_ignore_collect(collection_path, config) -> bool | None:
 def pytest_collection_modifyitems(config, items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
     items[:] = [item for item in items if not (NO_WIRES in item.nodeid and "wire" in item.nodeid)]
-    nightly.mark(items, whole_files=not any("::" in arg for arg in config.args))
+    mark_nightly(items, whole_files=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     has_triton = importlib.util.find_spec("triton") is not None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

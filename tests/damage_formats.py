@@ -16,12 +16,12 @@ import torchmdx
 from torchmdx.checkpoints.formats.reading import Report
 from torchmdx.checkpoints.formats.torchmdnet import archive
 from torchmdx.datasets import ase_files, hdf5_files, npz_files, torchmdnet_files
-from torchmdx.datasets.blocks import Block, Keys
+from torchmdx.datasets.blocks import FrameBlock, Keys
 from torchmdx.datasets.checks import broken
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.index_files import read_indices
 from torchmdx.datasets.index_files import read_torchmdnet as read_parts
-from torchmdx.datasets.labelling.geometry import Geometry, Labels
+from torchmdx.datasets.labelling.geometry import Labels, UnlabelledStructure
 from torchmdx.datasets.labelling.journal import MAGIC, PREFIX, Journal, _record
 from torchmdx.datasets.labelling.ledger import Failure, Ledger, Sampled
 from torchmdx.datasets.splits import read_split, write_split
@@ -210,7 +210,7 @@ def _make_xyz(folder: Path) -> Path:
 
 def _check_blocks(blocks) -> None:
     for found in blocks:
-        if isinstance(found, Block):
+        if isinstance(found, FrameBlock):
             broken(found.frames, found.claimed)
 
 
@@ -263,7 +263,7 @@ def _make_parts(folder: Path) -> Path:
 def _make_journal(folder: Path) -> Path:
     path = folder / "labels.journal"
     path.unlink(missing_ok=True)
-    water = Geometry(np.array([8, 1, 1]), np.eye(3), np.zeros((3, 3)), np.zeros(3, bool))
+    water = UnlabelledStructure(np.array([8, 1, 1]), np.eye(3), np.zeros((3, 3)), np.zeros(3, bool))
     with Journal(path, SETTINGS) as journal:
         ledger = Ledger(journal)
         ledger.add_labels((0, 0), "a.xyz", water, Labels(-1.5, np.ones((3, 3)), np.eye(3)))

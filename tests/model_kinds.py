@@ -69,6 +69,13 @@ NEEDS_DISPERSION = ("d3", "everything")
 FEW = ("tensornet", "tensornet2", "everything")
 
 
+def as_text(settings: dict) -> str:
+    """An id of a test, the same in each process: functions that make priors by their names."""
+    return ", ".join(
+        f"{k}={[getattr(x, '__name__', x) for x in v] if isinstance(v, list) else v}" for k, v in settings.items()
+    )
+
+
 def kinds(*names: str) -> list:
     """Parameters for pytest: these kinds, or all."""
     return [

@@ -1,34 +1,24 @@
-"""The tests that `make test` leaves out since they take long: nightly.txt, a line each, by their pytest IDs.
-
-The list comes from `pytest --durations`. The marker `nightly` in a test's file says the same of tests slow by nature.
-"""
+"""The marker `nightly_for`: parameters with which a test runs at night only."""
 
 from pathlib import Path
 
 import pytest
 
-LIST = Path(__file__).with_name("nightly.txt")
 
+def mark_nightly(items: list[pytest.Item], *, whole_files: bool) -> None:
+    """Marks items as nightly whose parameters `nightly_for` names: a whole ID, or a part between hyphens.
 
-def listed() -> frozenset[str]:
-    """The IDs of nightly.txt."""
-    return frozenset(LIST.read_text().split("\n")) - {""}
-
-
-def mark(items: list[pytest.Item], whole_files: bool) -> None:
-    """Marks the tests of the list. With `whole_files`, functions that a collected file does not have are an error."""
-    ids = listed()
+    whole_files: names that fit no item of their function are an error.
+    """
+    unused: dict[tuple[Path, str], set[str]] = {}
     for item in items:
-        if item.nodeid in ids:
-            item.add_marker(pytest.mark.nightly)
-    if whole_files:
-        # Parameters may differ between the CPU, a GPU and the interpreter; functions do not.
-        functions = {_function(item.nodeid) for item in items}
-        files = {name.partition("::")[0] for name in functions}
-        unknown = {_function(name) for name in ids if name.partition("::")[0] in files} - functions
-        if unknown:
-            raise pytest.UsageError(f"{LIST.name} names tests that do not exist: {', '.join(sorted(unknown))}")
-
-
-def _function(nodeid: str) -> str:
-    return nodeid.partition("[")[0]
+        if marker := item.get_closest_marker("nightly_for"):
+            parameters = item.nodeid.partition("[")[2][:-1]
+            fitting = {parameters, *parameters.split("-")} & set(marker.args)
+            if fitting:
+                item.add_marker(pytest.mark.nightly)
+            left = unused.setdefault((item.path, item.originalname), set(marker.args))
+            left -= fitting
+    wrong = [f"{path.name}::{name} {sorted(names)}" for (path, name), names in unused.items() if names]
+    if wrong and whole_files:
+        raise pytest.UsageError(f"nightly_for names parameters that do not exist: {', '.join(wrong)}")

@@ -52,6 +52,21 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly_for(
+    "docs/commands.md",
+    "docs/tutorial_openmm.md",
+    "docs/parallel.md",
+    "docs/ase_recipes.md",
+    "docs/install.md",
+    "docs/tutorial_materials.md",
+    "docs/tutorial_ase.md",
+    "docs/label.md",
+    "docs/add_a_model.md",
+    "docs/training.md",
+    "docs/free_energies.md",
+    "docs/report.md",
+    "docs/tutorial_training.md",
+)
 @pytest.mark.parametrize("page", RUNNING)
 def test_blocks_run(page, folder, capfd):
     blocks = blocks_of(page)

@@ -248,7 +248,7 @@ def test_the_public_names_add_little_to_torch():
     ours = {name for name in added if name.split(".")[0] == "torchmdx"}
     others = {name for name in added - ours if name.split(".")[0] not in sys.stdlib_module_names | {"numpy"}}
     assert "torchmdx.structures.system" in ours
-    assert len(ours) <= 53, sorted(ours)
+    assert len(ours) <= 55, sorted(ours)
     assert not others, sorted(others)
     assert not {name.split(".")[0] for name in package} & LATE
 
@@ -273,6 +273,7 @@ def test_modules_of_the_package_are_attributes():
     modules_after("import torchmdx", check)
 
 
+@pytest.mark.nightly
 def test_a_first_energy_and_forces_need_no_compiler_of_torch():
     """torch._dynamo and sympy take seconds to import, and some derivatives of torch import them."""
     loaded = modules_after(
@@ -304,6 +305,16 @@ def test_public_names_are_there():
     assert set(torchmdx.__all__) <= set(dir(torchmdx))
     with pytest.raises(AttributeError, match="module 'torchmdx' has no attribute 'Potentials'"):
         _ = torchmdx.Potentials
+
+
+def test_a_class_name_has_one_meaning():
+    places: dict[str, list[str]] = {}
+    for name, path in files().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    twice = [f"{name} in {', '.join(where)}" for name, where in places.items() if len(where) > 1]
+    assert not twice, "\n".join(twice)
 
 
 def is_kernel(name: str) -> bool:

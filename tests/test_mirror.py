@@ -45,8 +45,8 @@ engines/gpu/test_kernels.py       engines/gpu/triton: activations forces nine
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: edge_geometry edge_walk embedding embedding_sum
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: interaction layer_norm messages
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: one_atom one_atom_maps readout
-engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp edge_mlp_backward
-engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: edge_mlp_forward fp16_product
+engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp
+engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: fp16_product
 engines/pairs/test_coulomb.py       engines/gpu/triton: coulomb near_list
 engines/pairs/test_energy.py        engines/pairs: engine filters messages network pair_list products silu
 engines/pairs/test_energy_tensornet2.py engines/pairs: edge_values near_list
@@ -69,7 +69,7 @@ engines/test_ensemble.py            models: ensemble
 models/test_priors.py               models/priors: base coulomb d2 d3 open_pairs zbl
 neighbors/test_images.py            neighbors: capacity grid
 neighbors/test_tracing.py           neighbors: operator
-neighbors/test_search.py            neighbors: reverse single_pass
+neighbors/test_search.py            neighbors: reverse
 neighbors/test_backends.py          neighbors/backends: frame
 neighbors/test_search.py            neighbors/kernels: bins look_back reverse single_pass still_good
 openmm/test_add.py            openmm: references
@@ -99,7 +99,7 @@ training/test_training_run.py       training: state
 training/test_optimizer.py          training: optimizer_kernel
 """
 
-MOST_ELSEWHERE = 180  # lower it as the list shrinks
+MOST_ELSEWHERE = 175  # lower it as the list shrinks
 
 
 def elsewhere() -> dict[str, str]:

@@ -99,6 +99,7 @@ def test_isomers_are_in_their_order(stable, other, difference):
     assert found == pytest.approx(difference, abs=0.05)
 
 
+@pytest.mark.nightly
 def test_each_methylene_of_an_alkane_costs_the_same():
     energies = [energy(relaxed(molecule(name))) for name in ("CH4", "C2H6", "C3H8", "trans-butane")]
     assert np.diff(energies) == pytest.approx([-86.019, -86.109, -86.105], abs=0.05)
@@ -118,6 +119,7 @@ def test_ammonium_is_a_tetrahedron():
     assert angles == pytest.approx([109.47] * 6, abs=ANGLE)
 
 
+@pytest.mark.nightly
 def test_the_carbons_oxygens_of_an_acid_become_alike_in_its_anion():
     """acetic acid: C=O and C-O(H); acetate: two alike, between them."""
     acid = relaxed(molecule("CH3COOH"))
@@ -131,6 +133,7 @@ def test_the_carbons_oxygens_of_an_acid_become_alike_in_its_anion():
     assert anion.get_distance(0, 2) == pytest.approx(1.2394, abs=LENGTH)
 
 
+@pytest.mark.nightly_for("CH3CONH2-lengths4")
 @pytest.mark.parametrize(
     ("name", "lengths"),
     [

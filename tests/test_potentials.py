@@ -118,6 +118,7 @@ def test_commands_use_the_default(default, ethanol, ethanol_file, capsys):
     assert abs(other["energy"] - row["energy"]) > 1e-3
 
 
+@pytest.mark.nightly_for("command2-0")
 @pytest.mark.parametrize(
     ("command", "status"),
     [

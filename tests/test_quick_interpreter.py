@@ -58,6 +58,7 @@ assert patch.count - patched == 2
 """
 
 
+@pytest.mark.nightly
 def test_the_quicker_interpreter_computes_the_same_bits(tmp_path):
     pytest.importorskip("triton")
     script = tmp_path / "both.py"  # a file: the interpreter reads a kernel's text

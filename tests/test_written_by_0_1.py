@@ -49,6 +49,7 @@ def assert_energies(potential, expected, tolerance=1e-9):
         np.testing.assert_allclose(structure.get_forces(), expected[name]["forces"], atol=10 * tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:this potential truncates the Coulomb energy of periodic systems")
 @pytest.mark.parametrize("name", ["tensornet", "tensornet2", "gated", "ensemble"])
 def test_potentials_have_the_energies_that_they_had(name):
     assert_energies(torchmdx.load(WRITTEN / f"{name}.safetensors"), EXPECTED["energies"][name])

@@ -173,6 +173,7 @@ def test_a_crystal_far_away_is_as_accurate_as_at_the_origin(potential, crystal):
     np.testing.assert_allclose(far, near, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_bfgs_finds_a_minimum(calculator, ethanol):
     ethanol.calc = calculator
     before = ethanol.get_potential_energy()
@@ -182,6 +183,7 @@ def test_bfgs_finds_a_minimum(calculator, ethanol):
     assert np.linalg.norm(ethanol.get_forces(), axis=1).max() < 0.02
 
 
+@pytest.mark.nightly_for("ExpCellFilter")
 @pytest.mark.filterwarnings("ignore:Use FrechetCellFilter:DeprecationWarning")
 @pytest.mark.parametrize("cell_filter", [FrechetCellFilter, ExpCellFilter])
 def test_cells_relax(calculator, crystal, cell_filter):

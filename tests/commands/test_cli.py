@@ -157,6 +157,7 @@ def test_relax_writes_a_minimum(capsys, model, molecule_file, tmp_path):
     assert len(ase.io.read(steps, ":")) > 2
 
 
+@pytest.mark.nightly
 def test_relax_moves_the_cell_only_on_request(model, crystal_file, tmp_path):
     fixed, free = tmp_path / "fixed.xyz", tmp_path / "free.xyz"
     command = ["relax", crystal_file, "--model", model, "--fmax", "0.05"]

@@ -79,6 +79,7 @@ def test_bench_requires_one_structure_with_atoms(tmp_path, capsys, checkpoint):
     assert "--index must select one structure, got ':', which selects 2" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_profile_writes_a_trace_and_prints_the_most_expensive_kernels(tmp_path, capsys, checkpoint):
     write(tmp_path / "ethanol.xyz", molecule("CH3CH2OH"))
     trace = tmp_path / "trace.json"

@@ -58,6 +58,7 @@ def test_errors_without_a_traceback_are_unexpected():
     assert not is_explained(ValueError("made, not raised"))
 
 
+@pytest.mark.nightly
 def test_a_closed_pipe_ends_quietly(tmp_path):
     """The reader of the first line of a table has gone before the rest is written."""
     path = tmp_path / "many.xyz"

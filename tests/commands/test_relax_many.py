@@ -111,6 +111,7 @@ def test_a_resumed_run_skips_what_is_done(relax, capsys):
     assert "6 already done; 0 atoms to relax" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_a_killed_run_loses_nothing_that_it_reported(relax, tmp_path):
     ase.io.write("in.traj", molecules(40))
     options = ["--batch-atoms", "12", "--fmax", "0.05"]

@@ -60,6 +60,7 @@ def require_exact(folder: Path, atoms, beads: int) -> None:
         assert row[1] == pytest.approx(np.mean(energies), abs=2e-4)
 
 
+@pytest.mark.nightly_for("3-2")
 @pytest.mark.parametrize(("beads", "batch"), [(2, 1), (3, 2)])
 def test_a_run_over_a_unix_socket(tmp_path, ethanol, name, beads, batch, capfd):
     pytest.importorskip("ipi.pes")
@@ -78,6 +79,7 @@ def test_a_run_over_a_unix_socket(tmp_path, ethanol, name, beads, batch, capfd):
     assert f"the server ended the run after {requests * batch} structures in {requests} requests, " in said
 
 
+@pytest.mark.nightly
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path, ethanol, port, capfd):
     pytest.importorskip("ipi.pes")
     forcefield = runs.SOCKET.replace("'unix'", "'inet'").replace("ADDRESS", "127.0.0.1").replace("BATCH", "1")

@@ -1,14 +1,17 @@
 """What the checks of a training find in data that were spoiled in known ways, and that good data pass."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import ase.build
+import ase.io
 import numpy as np
 import pytest
 import wrong_labels
 from wrong_labels import both, energies, forces
 
 from torchmdx.datasets.data_checks import check_data
+from torchmdx.datasets.energy_units import depth, unit_of
 from torchmdx.datasets.findings import table
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import fit_references
@@ -120,3 +123,31 @@ def test_copies_in_two_parts_are_named(tmp_path):
     assert exact.extreme
     lines = table(found, store)
     assert any("made.xyz, frames 40, 41, 42" in line for line in lines)
+
+
+def test_energies_of_valence_electrons_are_not_taken_for_hartree(tmp_path):
+    """Their ratios to all electrons may be near 1/27.2, and differ between formulas."""
+    valence = {1: -13.6, 6: -1030.0 / 20.5, 8: -2042.0 / 41}
+
+    def change(k, f):
+        lost = sum(valence[int(z)] - wrong_labels.ATOMS[int(z)] for z in f.atomic_numbers)
+        return replace(f, energy=f.energy + lost)
+
+    store = wrong_labels.store(tmp_path / "s", change=change)
+    assert unit_of(float(np.median(depth(store.gather(np.arange(60)))))) == "hartree"
+    assert of(checked(store), "energy unit") == []
+
+
+@pytest.mark.parametrize("name", ["ethanol", "organic", "silanes"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_signs_in_frames_of_real_molecules(tmp_path, name, sign):
+    """GFN2-xTB, of molecules whose bonds differ more in energy than their stretching does."""
+    atoms = ase.io.read(Path(__file__).parents[2] / "examples" / "data" / f"{name}.xyz", ":")
+    with StoreWriter(tmp_path / "s") as writer:
+        for k, one in enumerate(atoms):
+            forces = sign * one.get_forces()
+            frame = Frames.single(one.positions, one.numbers, energy=one.get_potential_energy(), forces=forces)
+            writer.add(frame, "x.xyz", k)
+    store = Store.open(tmp_path / "s")
+    found = [one.check for one in check_data(store, {"train": np.arange(len(store))}) if one.extreme]
+    assert found[:1] == ([] if sign > 0 else ["sign of forces"])

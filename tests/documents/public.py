@@ -13,6 +13,7 @@ PUBLIC = (
     "torchmdx.models",
     "torchmdx.evaluation",
     "torchmdx.evaluation.conformance",
+    "torchmdx.evaluation.properties",
     "torchmdx.engines",
     "torchmdx.engines.conformance",
     "torchmdx.step",

@@ -24,6 +24,7 @@ def sampled(integrator, **options):
     return np.concatenate([one.volume for one in loop.snapshots(iter(range(400, 1000, 100)))]), loop
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("integrator", BOTH)
 def test_volumes_of_an_ideal_gas_have_a_gamma_distribution(integrator):
     """p(V) ∝ V^N exp(-P₀ V / kT), also where the momentum is constant: mean and variance N + 1.
@@ -39,6 +40,7 @@ def test_volumes_of_an_ideal_gas_have_a_gamma_distribution(integrator):
     assert found.var() == pytest.approx(number, abs=number * (4.5 * error * np.sqrt(kurtosis - 1) + 0.03))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("integrator", BOTH)
 def test_the_virial_of_the_potential_holds_the_volume(integrator):
     """A cell with a spring: the mean of p(V) ∝ V^N exp(-(P₀ V + B/2 (V - V₀)²/V₀) / kT), integrated numerically."""
@@ -119,6 +121,7 @@ def run_of(potential, barostat=None, **options):
     return Dynamics(potential, [crystal(), crystal(3.2)], timestep=0.5, seed=3, barostat=barostat, **options)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("skin", [0.0, 0.5])
 def test_the_neighbour_list_follows_the_cell(make_potential, skin):
     """Energies and virials of a run whose cells shrink are those of the last structures evaluated anew."""

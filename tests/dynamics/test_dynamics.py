@@ -164,6 +164,7 @@ def test_an_evaluation_that_is_not_finite_keeps_the_step_before(potential32, sys
     assert_same(dynamics.run(4), expected)
 
 
+@pytest.mark.nightly
 def test_energy_is_conserved_to_second_order(make_potential, system):
     potential = make_potential().to(DEVICE)
     drifts = []

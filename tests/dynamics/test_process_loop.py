@@ -63,6 +63,7 @@ def test_exchanges_output_and_restraints_are_those_of_one_process(make):
     np.testing.assert_array_equal(two.motion.temperatures, one.motion.temperatures)
 
 
+@pytest.mark.nightly
 def test_a_restart_may_have_another_number_of_devices(make, tmp_path):
     expected = make(1, exchange_every=5).run(24)
     for before, after in ((2, 1), (1, 2)):
@@ -74,6 +75,7 @@ def test_a_restart_may_have_another_number_of_devices(make, tmp_path):
         assert_same(again.run(14), expected)
 
 
+@pytest.mark.nightly
 def test_an_error_keeps_the_last_snapshot_and_says_where(make):
     dynamics = make(2)
     kept = dynamics.run(4)
@@ -90,6 +92,7 @@ def test_an_error_keeps_the_last_snapshot_and_says_where(make):
     assert_same(dynamics.run(4), make(1).run(8))
 
 
+@pytest.mark.nightly
 def test_an_interruption_keeps_the_last_snapshot(make, monkeypatch):
     dynamics, expected = make(2), make(1).run(9)
     kept = dynamics.run(3)
@@ -106,6 +109,7 @@ def test_an_interruption_keeps_the_last_snapshot(make, monkeypatch):
     assert_same(dynamics.run(6), expected)
 
 
+@pytest.mark.nightly
 def test_a_request_to_stop_is_heard_between_steps(make):
     dynamics = make(2)
     asked = []
@@ -120,6 +124,7 @@ def test_a_request_to_stop_is_heard_between_steps(make):
     assert last.step == dynamics.num_steps == asked[2] < 50
 
 
+@pytest.mark.nightly
 def test_a_dead_process_ends_the_run_and_the_others(make):
     dynamics = make(2)
     first, second = (process.process for process in dynamics.loop._processes)
@@ -131,6 +136,7 @@ def test_a_dead_process_ends_the_run_and_the_others(make):
     assert not first.is_alive()
 
 
+@pytest.mark.nightly
 def test_processes_end_with_the_dynamics(potential, ethanol):
     dynamics = Dynamics(potential, [System.from_ase(ethanol)] * 2, devices=2)
     processes = [process.process for process in dynamics.loop._processes]
@@ -147,6 +153,7 @@ def test_what_cannot_be_shared_is_refused(potential, ethanol, make):
         make(6)
 
 
+@pytest.mark.nightly
 def test_an_error_at_the_start_is_that_of_one_process(make):
     with pytest.raises(ValueError, match=r"max_force_spread needs an ensemble.*\(structures 0 to 1, on cpu"):
         make(2, max_force_spread=1.0)
@@ -170,6 +177,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("word", "number"), [("runs", signal.SIGKILL), ("runs", signal.SIGINT), ("ends", None)])
 def test_no_process_outlives_the_first_one(tmp_path, word, number):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))

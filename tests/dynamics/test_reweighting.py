@@ -5,7 +5,15 @@ import re
 import numpy as np
 import pytest
 
-from torchmdx.dynamics.reweighting import agreement, free_energies, profile, profile_with_error, weights
+from torchmdx.dynamics.reweighting import (
+    agreement,
+    errors_of_differences,
+    free_energies,
+    overlap,
+    profile,
+    profile_with_error,
+    weights,
+)
 
 EACH = 2000
 
@@ -30,6 +38,45 @@ def test_windows_have_their_free_energies():
     # They solve MBAR's equations.
     mixture = (EACH * np.exp(found[:, None] - reduced)).sum(0)
     np.testing.assert_allclose((np.exp(found[:, None] - reduced) / mixture).sum(1), 1, rtol=1e-6)
+
+
+def gaussians(seed, count=3, each=200, spacing=1.0):
+    """Reduced energies of samples of (x - k spacing)²/2, states of equal free energy."""
+    centres = spacing * np.arange(count)
+    x = (centres[:, None] + np.random.default_rng(seed).normal(size=(count, each))).ravel()
+    return 0.5 * (x - centres[:, None]) ** 2, np.full(count, each)
+
+
+def test_errors_of_differences_are_those_of_repetitions():
+    """The spread of 200 repetitions, known within 5 %, against the mean estimated error; within 15 %."""
+    repetitions = [gaussians(seed) for seed in range(200)]
+    spread = np.array([free_energies(*each) for each in repetitions]).std(0, ddof=1)
+    estimated = np.mean([errors_of_differences(*each) for each in repetitions[:20]], axis=0)
+    np.testing.assert_allclose(estimated[0, 1:], spread[1:], rtol=0.15)
+    np.testing.assert_allclose(estimated, estimated.T)
+    np.testing.assert_array_equal(np.diag(estimated), 0)
+
+
+def test_two_states_have_the_error_of_bennetts_ratio():
+    """1 / Σ p (1 - p) - 1 / N_0 - 1 / N_1, with p the probability that a sample is one of state 1."""
+    reduced, counts = gaussians(3, count=2)
+    found = free_energies(reduced, counts)
+    p = 1 / (1 + counts[0] / counts[1] * np.exp(found[0] - found[1] + reduced[1] - reduced[0]))
+    variance = 1 / (p * (1 - p)).sum() - (1 / counts).sum()
+    assert errors_of_differences(reduced, counts)[0, 1] == pytest.approx(variance**0.5, rel=1e-6)
+    assert overlap(reduced, counts)[0, 1] == pytest.approx((p * (1 - p)).sum() / counts[0], rel=1e-6)
+
+
+def test_overlap_by_limits():
+    """Equal states share everything, by their numbers of samples; states six widths apart share next to nothing."""
+    np.testing.assert_allclose(overlap(np.ones((2, 40)), np.array([10, 30])), [[0.25, 0.75]] * 2)
+    reduced, counts = gaussians(4, spacing=2.0)
+    shared = overlap(reduced, counts)
+    np.testing.assert_allclose(shared.sum(1), 1, rtol=1e-6)
+    assert 0.1 < shared[0, 1] < 0.3
+    assert shared[0, 2] < 0.02
+    apart = overlap(*gaussians(4, count=2, each=2000, spacing=6.0))
+    assert apart[0, 1] < 0.03
 
 
 def test_the_profile_of_windows_is_that_without_springs():

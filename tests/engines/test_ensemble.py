@@ -156,6 +156,7 @@ def test_a_batch_has_a_spread_for_each_system(several, ethanol, crystal, device)
         start += len(atoms)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_tensornet2_and_priors_can_be_members(make_potential, cation, dtype, device):
     charged = [make_potential(dtype, seed, "tensornet2", [coulomb]).to(device) for seed in SEEDS]
@@ -341,6 +342,7 @@ def dynamics(atoms, calculator, path):
     return run, trajectory
 
 
+@pytest.mark.nightly
 def test_a_limit_stops_dynamics_and_keeps_the_frame(several, ethanol, tmp_path, device):
     """A limit a little above what the molecule has at first, passed when it is pulled apart."""
     members, file = several(device), tmp_path / "far.xyz"

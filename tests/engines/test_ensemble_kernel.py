@@ -123,6 +123,7 @@ def test_the_kernel_gives_mean_and_spread_on_a_gpu(case):
     assert combined(*CASES[case], device="cuda") == []
 
 
+@pytest.mark.nightly
 @pytest.mark.interpreter
 def test_members_in_kernels_under_the_interpreter():
     found = engines_together()

@@ -5,7 +5,7 @@ import torch
 from ase.build import bulk
 
 from torchmdx import Batch, System
-from torchmdx.evaluation.block_plan import Extent, Plan, blocks_of
+from torchmdx.evaluation.block_plan import BlockPlan, Extent, blocks_of
 from torchmdx.neighbors.brute_force import brute_force
 
 
@@ -37,7 +37,7 @@ def test_blocks_end_where_they_are_divided(batch):
 
 def test_only_the_atoms_of_an_extent_are_evaluated_and_differentiated(batch):
     edges, values = brute_force(batch, 4.0), torch.rand(batch.num_atoms, 2, dtype=torch.float64, requires_grad=True)
-    plan, seen = Plan(edges, blocks_of(edges, 4, 10**6, divided_at=[3, 9])), []
+    plan, seen = BlockPlan(edges, blocks_of(edges, 4, 10**6, divided_at=[3, 9])), []
     found = plan.run(lambda block, own: seen.append(block.atoms.stop) or own**2, (values,), extent=Extent(9, 3))
     assert torch.equal(found, values[:9] ** 2)
     assert seen == [3, 7, 9]
@@ -48,5 +48,5 @@ def test_only_the_atoms_of_an_extent_are_evaluated_and_differentiated(batch):
 
 def test_without_atoms_there_is_one_empty_block():
     edges = brute_force(Batch.of(System.create([], [])), 4.0)
-    plan = Plan(edges, blocks_of(edges, 4, 10))
+    plan = BlockPlan(edges, blocks_of(edges, 4, 10))
     assert plan.run(lambda block, own: own + 1, (torch.zeros(0, 5),)).shape == (0, 5)

@@ -31,6 +31,7 @@ def small_blocks(request, monkeypatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", request.param)
 
 
+@pytest.mark.nightly_for("SO(3)", "zbl", "d2", "everything", "d3", "coulomb", "coulomb-cut")
 @pytest.mark.parametrize("kind", kinds())
 def test_results_are_those_of_the_reference(make_kind, kind, batch, monkeypatch):
     potential = make_kind(kind)
@@ -44,6 +45,7 @@ def test_results_are_those_of_the_reference(make_kind, kind, batch, monkeypatch)
             torch.testing.assert_close(getattr(found, name), expected, atol=1e-12, rtol=1e-12, equal_nan=True)
 
 
+@pytest.mark.nightly_for("single atoms")
 def test_blocks_of_any_size_give_the_same(potential, batch, small_blocks):
     edges = brute_force(batch, potential.search_cutoff(batch))
     assert isinstance(bounded(potential, edges, create_graph=False).network, BlockedTensorNet)
@@ -126,6 +128,7 @@ def test_memory_of_float64_is_bounded():
     assert memory < 300  # without blocks 1.2 GB
 
 
+@pytest.mark.nightly
 def test_memory_of_3000_atoms_in_float64_is_at_most_1_gb():
     memory, atoms = grown(15)
     assert atoms > 3000

@@ -43,6 +43,7 @@ def require_exact(folder, template, beads: int) -> None:
         np.testing.assert_allclose(row[2:8], written, rtol=1e-3, atol=1e-3 * np.abs(stress).max())
 
 
+@pytest.mark.nightly_for("3-2-True", "3-8-False", "4-4-False")
 @pytest.mark.parametrize(("beads", "batch", "threaded"), [(4, 4, False), (4, 3, False), (3, 8, False), (3, 2, True)])
 def test_all_beads_of_a_step(tmp_path, beads, batch, threaded):
     """Without `threaded`, i-PI alone would wait for ever where the number is not a multiple of the batch."""
@@ -52,6 +53,7 @@ def test_all_beads_of_a_step(tmp_path, beads, batch, threaded):
     require_exact(tmp_path, ethanol, beads)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*periodic:UserWarning")
 def test_constant_pressure(tmp_path):
     """The cell of a crystal follows the virial, and energies and virials stay those of ASE's stress."""

@@ -10,6 +10,7 @@ from torchmdx.lammps import build
 from torchmdx.runtime import compile_cache
 
 
+@pytest.mark.nightly
 @needs_lammps
 def test_the_plugin_is_compiled_once(tmp_path, monkeypatch):
     monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path))
@@ -38,10 +39,10 @@ print(lammps.lammps(cmdargs=["-screen", "none", "-log", "none"]).has_style("pair
 
 def test_missing_parts_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHMDX_LAMMPS_HEADERS", str(tmp_path))
-    with pytest.raises(build.BuildError, match=f"LAMMPS's headers were not found in {tmp_path}"):
+    with pytest.raises(build.PluginError, match=f"LAMMPS's headers were not found in {tmp_path}"):
         build.lammps_headers()
     monkeypatch.setattr(build, "_mpich_files", lambda name: [])
-    with pytest.raises(build.BuildError, match="mpi.h was not found: pip install mpich"):
+    with pytest.raises(build.PluginError, match="mpi.h was not found: pip install mpich"):
         build.mpi_headers()
     monkeypatch.setenv("TORCHMDX_MPI_HEADERS", str(tmp_path))
     (tmp_path / "mpi.h").touch()

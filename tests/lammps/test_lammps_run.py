@@ -11,6 +11,7 @@ from torchmdx.lammps.options import OPTIONS
 pytestmark = needs_lammps
 
 
+@pytest.mark.nightly
 def test_the_example_runs(tmp_path):
     _, text = write_example(tmp_path, molecules=8)
     found = launch(tmp_path, text.read_text().replace("run             50", "run 2"), 2)

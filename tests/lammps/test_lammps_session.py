@@ -19,6 +19,7 @@ def triclinic() -> Atoms:
     return atoms
 
 
+@pytest.mark.nightly_for("triclinic", "orthogonal-1", "orthogonal-4")
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("structure", [lambda: water(27), triclinic], ids=["orthogonal", "triclinic"])
 def test_energy_forces_and_pressure(tmp_path, model, structure, ranks):
@@ -27,6 +28,7 @@ def test_energy_forces_and_pressure(tmp_path, model, structure, ranks):
     require_equal(launch(tmp_path, setup(STYLE) + "run 0\n", ranks), model, atoms)
 
 
+@pytest.mark.nightly
 def test_a_box_smaller_than_the_receptive_field(tmp_path, model):
     """Along x and y the potential sees several images of an atom; along z the box is divided."""
     atoms = water(8).repeat((1, 1, 2))
@@ -35,6 +37,7 @@ def test_a_box_smaller_than_the_receptive_field(tmp_path, model):
     require_equal(launch(tmp_path, setup(STYLE, before="processors 1 1 2") + "run 0\n", 2), model, atoms)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_mixed_boundaries(tmp_path, model, ranks):
     """Periodic along x, fixed along y and shrink-wrapped along z."""
@@ -44,6 +47,7 @@ def test_mixed_boundaries(tmp_path, model, ranks):
     require_equal(launch(tmp_path, setup(STYLE, boundary="p f s") + "run 0\n", ranks), model, atoms)
 
 
+@pytest.mark.nightly
 def test_processes_without_atoms(tmp_path, model):
     """A molecule in the corner of a large box: three of four processes own nothing, and one has not even ghosts."""
     atoms = water(1)
@@ -62,6 +66,7 @@ def moved(folder, atoms: Atoms) -> Atoms:
     return there
 
 
+@pytest.mark.nightly
 def test_real_units(tmp_path, model):
     atoms = water(8)
     write(tmp_path, atoms)
@@ -74,6 +79,7 @@ def test_real_units(tmp_path, model):
     assert found.thermo["Pxx"][-1] == pytest.approx(atmospheres, rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_balanced_box(tmp_path, model):
     """`balance rcb` divides the box into unequal bricks, along different directions."""
     atoms = water(27)

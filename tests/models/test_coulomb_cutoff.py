@@ -88,10 +88,10 @@ def test_it_needs_a_coulomb_energy(charged, make_potential):
 def test_ewald_sums_over_all_images_and_all_pairs(charged, box):
     summed = with_coulomb_cutoff(charged.with_priors([coulomb(cut_in_vacuum=True)]), None, "ewald")
     (config,) = summed.prior_configs
-    assert (config.periodic, config.cut_in_vacuum, config.cutoff) == ("ewald", False, 9.0)
+    assert (config.periodic, config.cut_in_vacuum, config.cutoff) == ("auto", False, 9.0)
     assert_summed(charged, box, float(evaluate(summed, System.from_ase(box)).energy))
     other = with_coulomb_cutoff(charged, 7.0, "ewald")
-    assert other.prior_configs[0].cutoff == 7.0
+    assert (other.prior_configs[0].periodic, other.prior_configs[0].cutoff) == ("ewald", 7.0)
     assert_summed(charged, box, float(evaluate(other, System.from_ase(box)).energy))
     assert coulomb_cutoff_of(summed, periodic=True) is None
     assert summed.doubts([1, 6, 8], 0.0, True) == charged.card.doubts([1, 6, 8], 0.0, True)

@@ -66,7 +66,7 @@ def test_load(charged, checkpoint, box):
     found = evaluate(load(checkpoint, coulomb="ewald"), System.from_ase(box))
     assert_summed(charged, box, float(found.energy[0]), found.forces)
     both = load([checkpoint, checkpoint], coulomb="ewald")
-    assert [member.prior_configs[0].periodic for member in both] == ["ewald", "ewald"]
+    assert [member.prior_configs[0].periodic for member in both] == ["auto", "auto"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -197,6 +197,16 @@ def test_commands(charged, checkpoint, box, tmp_path, capsys, command):
     words += ["--coulomb", "ewald"] if command == "energy" else []
     assert cli.main(list(map(str, words))) == 0
     assert_summed(charged, box, json.loads(capsys.readouterr().out)[0]["energy"])
+
+
+def test_info_says_how_periodic_systems_are_treated(charged, checkpoint, tmp_path, capsys):
+    save(with_coulomb_cutoff(charged, None, "ewald"), tmp_path / "summed.safetensors")
+    for file, said in (
+        (checkpoint, f"truncated at {FIELD:g} Å, with a reaction field"),
+        (tmp_path / "summed.safetensors", "summed over all images, with a relative error of forces of 1e-05"),
+    ):
+        assert cli.main(["info", str(file)]) == 0
+        assert f"Coulomb energy of periodic systems: {said}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("engine", ["openmm", "torchmdx"])

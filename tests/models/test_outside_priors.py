@@ -129,6 +129,7 @@ def run(code, *arguments):
     return subprocess.run([sys.executable, "-c", path + code, *arguments], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.nightly
 def test_another_process_must_register_it_first(saved, ethanol):
     potential, file = saved
     refused = run("import torchmdx; torchmdx.load(sys.argv[1])", str(file))

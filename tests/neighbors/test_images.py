@@ -144,6 +144,7 @@ def little_memory(monkeypatch):
     monkeypatch.setattr(capacity_module, "memory_for_edges", lambda: SMALL)
 
 
+@pytest.mark.nightly_for("pbc1")
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("pbc", [BULK, SLAB, WIRE, (False, False, False)])
 def test_lists_beyond_the_memory_are_estimated_and_not_made(pbc, monkeypatch):

@@ -39,6 +39,7 @@ def structures(draw):
     return systems, cutoff
 
 
+@pytest.mark.nightly_for("triton_brute_force", "triton_cell_list", "brute_force", "dtype0-vesin")
 @pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @FAST
@@ -49,6 +50,7 @@ def test_any_structure_has_the_neighbours_that_loops_find(backend, dtype, struct
     require_neighbours(edges, systems, cutoff, dtype)
 
 
+@pytest.mark.nightly_for("brute_force", "vesin")
 @pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @FAST
 @given(structure=structures(), seed=st.integers(0, 1000))

@@ -37,6 +37,7 @@ def backend(request):
     return request.param
 
 
+@pytest.mark.nightly_for("triton_brute_force-0-dtype0", "triton_cell_list-0-dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_batches_have_the_neighbours_that_loops_find(backend, seed, dtype):
@@ -54,6 +55,7 @@ def test_cells_below_the_cutoff_have_all_images(backend, cutoff, pbc):
     require_neighbours(edges, systems, cutoff)
 
 
+@pytest.mark.nightly_for("triton_cell_list")
 @pytest.mark.parametrize("cell", [np.diag([1.0, 1.0, 30.0]), np.diag([20.0, 20.0, 0.8]), SKEW @ np.diag([1, 1, 9.0])])
 def test_needles_and_plates(backend, cell):
     systems = liquid(10, cell=cell)
@@ -62,6 +64,7 @@ def test_needles_and_plates(backend, cell):
     require_neighbours(edges, systems, cutoff)
 
 
+@pytest.mark.nightly_for("triton_cell_list")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_atoms_many_cells_away_have_the_same_neighbours(backend, dtype):
     # Halves and a cell of 8 Å are exact in float32, so that moving by whole cells moves nothing else.
@@ -80,6 +83,7 @@ def test_atoms_many_cells_away_have_the_same_neighbours(backend, dtype):
     assert (torch.linalg.vector_norm(vectors, dim=1) < 3.3).all()
 
 
+@pytest.mark.nightly_for("triton_cell_list")
 def test_numbering_atoms_otherwise_changes_nothing_else(backend):
     systems = liquid(20, seed=4)
     order = np.random.default_rng(0).permutation(20)
@@ -89,6 +93,7 @@ def test_numbering_atoms_otherwise_changes_nothing_else(backend):
     assert sorted((order[i], order[j], shift) for i, j, shift in pairs(other)) == sorted(pairs(edges))
 
 
+@pytest.mark.nightly_for("triton_brute_force", "triton_cell_list")
 def test_two_updates_of_one_structure_are_equal_to_the_bit(backend):
     batch = batch_of(liquid(40), backend)
     search = EdgeSearch(3.0, backend=backend)
@@ -98,6 +103,7 @@ def test_two_updates_of_one_structure_are_equal_to_the_bit(backend):
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
+@pytest.mark.nightly_for("triton_brute_force", "triton_cell_list")
 def test_updates_keep_the_buffers_and_follow_positions_and_cell(backend):
     systems = liquid(20, pbc=(True, False, True))
     search = EdgeSearch(3.0, backend=backend)
@@ -111,6 +117,7 @@ def test_updates_keep_the_buffers_and_follow_positions_and_cell(backend):
         require_neighbours(edges, moved, 3.0)
 
 
+@pytest.mark.nightly_for("triton_brute_force", "triton_cell_list")
 def test_the_recovery_loop_of_the_docstring_loses_no_edge(backend):
     atoms, scale = (10, 2) if INTERPRETED else (25, 3)
     wide, dense = liquid(atoms, cell=scale * CUBE), liquid(atoms, cell=0.6 * CUBE)
@@ -130,6 +137,7 @@ def test_the_recovery_loop_of_the_docstring_loses_no_edge(backend):
     require_neighbours(edges, dense, 3.0)
 
 
+@pytest.mark.nightly_for("triton_brute_force", "triton_cell_list")
 def test_the_reverse_of_every_edge(backend):
     search = EdgeSearch(4.0, backend=backend, reverse=True)
     edges = search.allocate(batch_of([(SKEW[:2] * 0.4, SKEW, (True, True, True)), *liquid(8)], backend))
@@ -148,6 +156,7 @@ def test_no_atoms_and_one_atom(backend, atoms):
     assert edges.row_ptr.tolist() == [0] * (atoms + 1)
 
 
+@pytest.mark.nightly_for("triton_brute_force")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_atoms_that_are_nowhere_are_flagged_and_alone(backend, value):
     systems = liquid(10)
@@ -166,6 +175,7 @@ def test_atoms_that_are_nowhere_are_flagged_and_alone(backend, value):
     require_neighbours(edges, systems, 4.0)
 
 
+@pytest.mark.nightly_for("triton_brute_force")
 @pytest.mark.parametrize("kind", ["flat", "nan", "tiny"])
 def test_cells_that_collapse_are_told_and_not_walked(backend, kind):
     batch = batch_of(liquid(5), backend)
@@ -190,6 +200,7 @@ def test_cells_that_collapse_are_told_and_not_walked(backend, kind):
 
 
 class TestSkin:
+    @pytest.mark.nightly_for("triton_brute_force")
     def test_nothing_is_searched_until_an_atom_has_moved_half_the_skin(self, backend):
         systems = liquid(15)
         batch = batch_of(systems, backend)
@@ -207,6 +218,7 @@ class TestSkin:
         search.update(x)
         assert search.num_updates() == before + 1
 
+    @pytest.mark.nightly_for("triton_brute_force", "triton_cell_list")
     def test_every_pair_within_the_cutoff_is_there_while_a_barostat_works(self, backend):
         systems = liquid(12, cell=SKEW * 2)
         batch = batch_of(systems, backend)
@@ -224,6 +236,7 @@ class TestSkin:
             assert inside <= set(pairs(search.update(x, cell)))
         assert search.num_updates() - before < steps
 
+    @pytest.mark.nightly_for("triton_brute_force")
     def test_a_cell_that_shrinks_alone_is_noticed(self, backend):
         batch = batch_of(liquid(10), backend)
         search = EdgeSearch(3.0, skin=0.5, backend=backend)
@@ -232,6 +245,7 @@ class TestSkin:
         search.update(batch.positions, batch.cell * 0.7)
         assert search.num_updates() == before + 1
 
+    @pytest.mark.nightly_for("triton_brute_force")
     def test_a_list_that_overflowed_is_searched_again(self, backend):
         systems = liquid(10)
         batch = batch_of(systems, backend)
@@ -309,6 +323,7 @@ def test_an_assignment_that_fails_is_made_again_or_refused(monkeypatch):
     assert pairs(search.update(second.positions)) == pairs(EdgeSearch(3.0, backend="brute_force").allocate(second))
 
 
+@pytest.mark.nightly_for("triton_brute_force")
 def test_a_renewed_search_has_new_buffers_and_goes_on_counting(backend):
     batch = batch_of(liquid(12), backend)
     search = EdgeSearch(3.0, skin=0.5, backend=backend)

@@ -26,6 +26,7 @@ class Attraction(torch.nn.Module):
         return torch.exp(-torch.linalg.vector_norm(vectors, dim=1)).sum()
 
 
+@pytest.mark.nightly_for("vesin")
 @pytest.mark.parametrize("backend", backends("vesin", *TRITON))
 def test_compiled_in_one_graph_it_gives_the_same_energy(backend):
     model = Attraction(backend)

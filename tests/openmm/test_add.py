@@ -181,6 +181,7 @@ def test_a_changed_or_missing_checkpoint_is_refused(potential, make_potential, e
         context_of(openmm.XmlSerializer.deserialize(text), ethanol).getState(energy=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_copies_of_a_potential_in_memory_work_in_this_process_only(potential, ethanol, transport):
     system, _ = system_of(potential, ethanol, transport=transport)
@@ -224,6 +225,7 @@ def test_simulation_minimiser_and_checkpoint(potential, ethanol, tmp_path, trans
     np.testing.assert_allclose(*ends, rtol=0, atol=1e-9)
 
 
+@pytest.mark.nightly_for("python")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_energy_is_conserved(potential, ethanol, transport):
     system, _ = system_of(potential, ethanol, transport=transport, precision="float32")
@@ -242,6 +244,7 @@ def test_energy_is_conserved(potential, ethanol, transport):
     )
 
 
+@pytest.mark.nightly_for("python", "anisotropic-native")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", ["isotropic", "anisotropic"])
 def test_barostats_move_the_box_and_the_energy_follows(potential, reduced, transport, kind):

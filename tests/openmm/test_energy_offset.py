@@ -62,6 +62,7 @@ def test_energies_without_those_of_separate_atoms(heavy, plain, tmp_path, transp
         assert find(each)[0].energy_offset == force.energy_offset
 
 
+@pytest.mark.nightly_for("python")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_numbers_quantities_scales_and_derivatives(potential, transport):
     topology, positions = selected(SOLUTE)
@@ -79,6 +80,7 @@ def test_numbers_quantities_scales_and_derivatives(potential, transport):
     assert derivative == pytest.approx(energy + 120.5, rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_mixed_systems_interpolate_without_the_constant(heavy, plain):
     topology, positions = cluster(1)
     shifted, bare = (

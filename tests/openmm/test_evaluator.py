@@ -73,6 +73,7 @@ def integrate(context, seen):
         seen.append(context.getState(positions=True).getPositions(asNumpy=True)._value * NANOMETER)
 
 
+@pytest.mark.nightly_for("native", "python")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_limit_ends_a_run_and_keeps_the_frame(members, ethanol, tmp_path, transport):
     system, _ = system_of(Ensemble(members), ethanol, transport=transport)

@@ -21,6 +21,7 @@ TRANSPORTS = [
 ]
 
 
+@pytest.mark.nightly_for("lam")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("interpolate", [None, "lam"])
 def test_a_mixed_system_has_a_handle(make_potential, transport, interpolate):

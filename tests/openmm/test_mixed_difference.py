@@ -21,6 +21,7 @@ def of_group(system, positions, group, **parameters):
     return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
 
 
+@pytest.mark.nightly_for("Ewald", "periodic reaction field", "LJPME", "PME with own width", "reaction field")
 @pytest.mark.parametrize("method", METHODS)
 def test_the_whole_is_the_mixed_system_and_the_rest_the_force_field(potential, method):
     system, topology, positions = system_with(method)
@@ -51,6 +52,7 @@ def test_with_interpolation_only_the_difference_is_scaled(potential):
     assert found == pytest.approx(one - zero, rel=1e-8)
 
 
+@pytest.mark.nightly
 def test_a_multiple_time_step_integrator_follows_small_steps(potential):
     """With the difference once in four steps: as with all forces in each, to the order of the step."""
     topology, positions = cluster(1)

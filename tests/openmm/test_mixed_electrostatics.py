@@ -37,6 +37,7 @@ def box_of(topology):
     return None if box is None else np.array(box.value_in_unit(unit.angstrom))
 
 
+@pytest.mark.nightly_for("Ewald", "LJPME", "1-periodic reaction field", "1-reaction field")
 @pytest.mark.parametrize("method", SYSTEMS)
 @pytest.mark.parametrize("charge", [0, 1])
 def test_energy_is_that_of_a_force_field_with_the_predicted_charges(charged, method, charge) -> None:
@@ -61,6 +62,7 @@ def test_energy_is_that_of_a_force_field_with_the_predicted_charges(charged, met
     assert np.abs(found[1][:22] - wanted[1][:22]).max() > 1e-6 * scale
 
 
+@pytest.mark.nightly_for("PME-native")
 @pytest.mark.parametrize("transport", ["python", "native"])
 @pytest.mark.parametrize("method", ["no cutoff", "PME"])
 def test_forces_are_the_slopes_of_the_whole_energy(charged, method, transport) -> None:
@@ -79,6 +81,7 @@ def test_without_surroundings_nothing_is_added(charged) -> None:
     assert_same(*(energy_and_forces(end, positions) for end in ends), 1e-9)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["no cutoff", "PME"])
 def test_energy_is_conserved(charged, method) -> None:
     """An untrained potential of weak forces beside springs that keep the region together."""

@@ -34,6 +34,7 @@ def test_two_regions_with_two_parameters(models):
         assert energy_and_forces(mixed, positions, one=one, two=two)[0] == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.nightly
 def test_regions_that_share_a_parameter_and_one_without(models):
     topology, positions = cluster(3)
     system = mm_system(topology)

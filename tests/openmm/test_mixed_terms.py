@@ -45,6 +45,7 @@ def with_and_without(potential, *biases: openmm.Force, **options):
     return (got[0] - without[0], got[1] - without[1]), energy_and_forces(alone, positions)
 
 
+@pytest.mark.nightly_for("None")
 @pytest.mark.parametrize("interpolate", [None, "lam"])
 def test_an_umbrella_and_a_restraint_are_kept(potential, interpolate, caplog):
     with caplog.at_level(logging.INFO):
@@ -106,6 +107,7 @@ def test_forces_of_unknown_action_may_be_kept(potential):
     assert added[0] == pytest.approx(expected[0], rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_topology_without_bonds_does_not_keep_the_force_field(potential):
     topology, positions = cluster(1)
     bare = app.Topology()

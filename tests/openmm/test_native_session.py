@@ -243,6 +243,7 @@ print("done")
 """
 
 
+@pytest.mark.nightly_for("lost", "spread")
 @pytest.mark.parametrize("script", [SPREAD, LOST, AUDITS], ids=["spread", "lost", "audits"])
 def test_sessions(library, tmp_path, script):
     assert run(library, script, tmp_path) == "done\n"

@@ -43,6 +43,7 @@ def ask_each(system: openmm.System, name: str) -> int:
     return len(asked)
 
 
+@pytest.mark.nightly_for("Reference")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("request_by", [request_derivative, ask_each])
 @pytest.mark.parametrize("platform", ["Reference", "CPU"])
@@ -56,6 +57,7 @@ def test_derivative_of_an_interpolation_is_the_difference_of_its_ends(potential,
         assert derivative(mixed, positions, value=value, platform=platform) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.nightly_for("python")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_derivative_survives_xml(potential, tmp_path, transport):
     save(potential, tmp_path / "model.safetensors")
@@ -93,6 +95,7 @@ def test_derivative_by_a_scale_parameter_alone(potential, transport):
     assert derivative(system, positions, "s", 0.2) == pytest.approx(difference(system, positions, "s"), rel=1e-9)
 
 
+@pytest.mark.nightly_for("python")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_two_regions_with_one_parameter_and_with_two(make_potential, transport):
     topology, positions = cluster(2)
@@ -106,6 +109,7 @@ def test_two_regions_with_one_parameter_and_with_two(make_potential, transport):
             assert derivative(system, positions, name) == pytest.approx(difference(system, positions, name), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_periodic_interpolation(potential):
     system, topology, positions = system_with("PME")
     mixed = mix(system, topology, SOLUTE, potential, interpolate="lam")

@@ -162,6 +162,7 @@ def test_a_region_that_cuts_a_bond_gets_link_atoms(learned, checkpoint, interpol
         assert_same(theirs, ours, 1e-12)
 
 
+@pytest.mark.nightly_for("True")
 @pytest.mark.parametrize("periodic", [False, True])
 def test_openmmmls_own_interpolation_asks_for_the_forces_of_an_empty_system(checkpoint, potential, periodic) -> None:
     from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding

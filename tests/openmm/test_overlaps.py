@@ -69,6 +69,7 @@ def test_mixed_systems_do_not_warn(potential):
         mix(mixed, topology, range(22, 25), potential)
 
 
+@pytest.mark.nightly
 def test_a_region_of_a_periodic_system_is_no_periodic_structure(potential):
     """A potential of molecules may describe a ligand in a box of water; for a whole box there is a warning."""
     topology, _ = water_box()

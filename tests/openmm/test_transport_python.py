@@ -96,6 +96,7 @@ def moved_on(context, structure):
     return after
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_contexts_in_threads_do_not_see_each_others_forces(potential, transport):
     grid = np.stack(np.meshgrid(*[np.arange(6.0)] * 3), -1).reshape(-1, 3)
@@ -233,6 +234,7 @@ else:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_potential_in_memory_is_not_mistaken_for_one_of_another_process(transport, request):
     """Same molecule, same settings, the first force of both processes; other weights."""

@@ -103,6 +103,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.nightly
 def test_a_module_from_another_process_is_refused(potential, ethanol, request):
     file = io.BytesIO()
     torch.jit.save(transport_torch.module_of(evaluator_of(potential, ethanol)), file)

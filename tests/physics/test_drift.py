@@ -21,6 +21,7 @@ def total_energies(atoms, calculator, timestep, duration=40.0):
     return np.array(energies)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["ethanol", "crystal"])
 def test_total_energy_is_conserved(potential, name, request):
     atoms = request.getfixturevalue(name)

@@ -17,6 +17,7 @@ CASES = {"cpu": (2, 1.0, 1000, 1), "cuda": (3, 0.6, 10_000, 4)}
 TIMESTEP = 0.5  # fs
 
 
+@pytest.mark.nightly
 def test_total_energy_does_not_drift_in_float32(trained, ethanol, device):
     seed, factor, steps, runs = CASES[device]
     potential = copy.deepcopy(trained(device, seed=seed))

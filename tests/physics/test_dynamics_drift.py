@@ -1,6 +1,7 @@
 """The total energy of `Dynamics` in the microcanonical ensemble does not drift, with a trained potential in float32."""
 
 import numpy as np
+import pytest
 import torch
 from ase.build import molecule
 from interpreter import DEVICE
@@ -12,6 +13,7 @@ BLOCKS = 10
 TIMESTEP, SPACING, NUM_STEPS = 0.5, 4, 8000  # fs, steps, steps
 
 
+@pytest.mark.nightly
 def test_total_energy_does_not_drift():
     """Within 4.5 standard errors, and below 2e-5 eV/atom/ps.
 

@@ -90,6 +90,7 @@ def mean_and_error(values):
     return np.mean(means), np.std(means, ddof=1) / BLOCKS**0.5
 
 
+@pytest.mark.nightly
 def test_the_density_of_a_fluid_is_that_of_openmm():
     """Within 4.5 standard errors of blocks, which are below 1.5 %, and 0.5 % for the errors of both timesteps."""
     theirs, their_error = mean_and_error(volumes_of_openmm(4000, 20))

@@ -95,6 +95,7 @@ def assert_known(height, error, limit):
     assert (difference < 2 * error + 0.15).mean() > 0.8
 
 
+@pytest.mark.nightly
 def test_windows_and_replicas_have_the_profile_of_the_potential():
     windows = np.arange(-180.0, 180.0, 15.0)
     phi = Torsion((0, 1, 2, 3), windows, 1.0)

@@ -192,6 +192,7 @@ def test_broken_frames_are_refused_or_left_out(capsys, tmp_path, potential_file,
     assert f"warning: 1 broken frame of {file} was left out" in error
 
 
+@pytest.mark.nightly
 def test_ensembles_in_every_form(capsys, tmp_path, potential, other, store):
     """A folder of a training, a file of several potentials, and repeated options have the same errors."""
     folder = tmp_path / "run"

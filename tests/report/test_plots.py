@@ -197,6 +197,7 @@ def test_a_failed_picture_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_no_window_system_is_touched():
     code = "import torchmdx.report.write, sys; sys.exit('matplotlib' in sys.modules or 'ase' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -177,6 +177,7 @@ def test_padding_sees_nobody_and_changes_nothing(potential, mixed):
     np.testing.assert_allclose(found.forces[: frames.num_atoms].numpy(), wanted[1], rtol=0, atol=1e-10)
 
 
+@pytest.mark.nightly
 def test_steps_of_shapes_that_come_often_may_capture(tmp_path, potential, monkeypatch):
     structures = [*molecules(1) * 40, *[atoms[:3] for atoms in molecules(1) * 5]]
     store = write_store(tmp_path / "s", frames_of(structures))

@@ -74,6 +74,7 @@ def report(tmp_path_factory, other, store) -> Path:
     return write_report(folder / "report", other, sets, history=folder, config=config, title="A run", **SETTINGS)
 
 
+@pytest.mark.nightly
 def test_the_numbers_are_those_of_the_predictions(report, other, store):
     numbers = json.loads((report.parent / "errors.json").read_text())
     assert list(numbers["sets"]) == ["train", "test"]
@@ -161,6 +162,7 @@ def test_the_page_needs_nothing_else(report):
     assert not [path for path in report.parent.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.nightly
 def test_what_others_wrote_is_escaped(tmp_path, other, potential):
     evil = "<script>alert('x')</script>&\"quoted\""
     frames = frames_of(molecules(8), potential)
@@ -238,6 +240,7 @@ def test_progress_names_the_set(other, store, monkeypatch):
     assert len(seen) == 3
 
 
+@pytest.mark.nightly
 def test_sets_whose_names_are_alike_have_files_of_their_own(tmp_path, other, store):
     sets = {name: (store, np.arange(3)) for name in ("a b", "a/b", "A_B", "..")}
     index = write_report(tmp_path / "r", other, sets, history=None, config=None, **SETTINGS)

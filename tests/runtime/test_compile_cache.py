@@ -187,6 +187,7 @@ def elsewhere():
     return tuple(map(int, done.stdout.split())), done.stderr
 
 
+@pytest.mark.nightly
 @needs_compiler
 @pytest.mark.parametrize("left", [0, 100, 0.5, 0.99])
 def test_a_file_that_was_cut_short_is_compiled_again_once(folder, left):

@@ -55,6 +55,7 @@ def test_a_choice_of_the_environment_stays(choice):
     assert pages(**choice) > 40_000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("choice", "spins"),
     [({}, SPINS), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "active"}, "30000000000")],

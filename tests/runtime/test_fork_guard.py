@@ -72,12 +72,14 @@ def test_a_process_forked_after_an_evaluation_uses_one_thread_and_says_so():
     assert "multiprocessing.get_context('spawn')" in warned
 
 
+@pytest.mark.nightly
 def test_more_threads_in_a_forked_process_are_refused():
     _, found = forked("used", threads=2)
     assert found.startswith("RuntimeError: this process was forked after an evaluation and can use only one thread")
     assert "got 2 from torch.set_num_threads" in found
 
 
+@pytest.mark.nightly
 def test_a_process_forked_before_the_first_evaluation_is_as_any_other():
     (found,) = forked("unused")
     first, second, threads = found.split()

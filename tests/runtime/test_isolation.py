@@ -38,6 +38,7 @@ def test_a_step_that_is_made_and_called_in_any_mode(trained, ethanol, device, dt
     assert np.abs(wanted.forces).max() > 0.01
 
 
+@pytest.mark.nightly_for("no_grad")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_potential_that_is_loaded_in_any_mode(ethanol, mode):
     wanted = evaluate(torchmdx.load(), System.from_ase(ethanol))

@@ -68,6 +68,7 @@ def theirs(X, KIND: tl.constexpr):
 """
 
 
+@pytest.mark.nightly
 def test_kernels_of_this_package_alone_are_described_and_compiled_beside_each_other(tmp_path):
     """The other kernel has a constant that Triton cannot write as text."""
     (tmp_path / "foreign.py").write_text(FOREIGN)

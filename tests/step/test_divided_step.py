@@ -145,6 +145,7 @@ def test_changing_cells():
     require_equal(step(atoms.positions), model, atoms)  # with the last cell
 
 
+@pytest.mark.nightly
 def test_energy_is_conserved(monkeypatch):
     """Also while atoms change hands, in ASE."""
     monkeypatch.setattr(division, "WORTH_DIVIDING", 1.0)

@@ -108,6 +108,7 @@ def test_a_pool_interrupted_while_it_takes_in_another_structure(trained, water, 
         same(pool(second).energy[0], wanted[1])
 
 
+@pytest.mark.nightly
 def test_a_step_interrupted_while_its_list_grows_and_its_order_changes(trained, device, monkeypatch):
     potential = trained(device)
     numbers = [1, 6, 8] * 9
@@ -160,6 +161,7 @@ def test_an_assignment_that_is_interrupted_is_made_again_or_refused(trained, wat
     assert refused > 2
 
 
+@pytest.mark.nightly
 def test_a_calculator_that_is_interrupted_keeps_no_results_of_other_atoms(trained, device):
     potential = trained(device)
     atoms = [molecule("H2O", vacuum=2.0), molecule("CO2", vacuum=2.0)]

@@ -6,7 +6,7 @@ import torch
 from model_kinds import coulomb
 
 from torchmdx import Batch, CapturedStep, Ensemble, Potential, System, evaluate
-from torchmdx.models.coulomb_cutoff import with_tight_sums
+from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff, with_tight_sums
 from torchmdx.step import audit
 
 ACCURACY = 1e-4
@@ -41,6 +41,18 @@ def test_a_step_is_as_accurate_as_requested(potential, dtype, name, request):
                 found.stress[0], wanted.stress[0], rtol=0, atol=1e-3 * float(wanted.stress.abs().max())
             )
     assert 0 < step.error < 2 * ACCURACY
+
+
+def test_a_step_chooses_a_free_cutoff_by_size(potential, crystal, ethanol):
+    free = with_coulomb_cutoff(potential(), None, "ewald")
+    small, large = crystal.repeat(2), crystal.repeat(14)
+    assert CapturedStep(free, System.from_ase(small)).search.cutoff == 7.0
+    assert 9.0 < CapturedStep(free, System.from_ase(large)).search.cutoff < 14.0
+    assert CapturedStep(free, System.from_ase(ethanol)).search.cutoff == free.config.cutoff
+    given = with_coulomb_cutoff(potential(), 8.0, "ewald")
+    assert CapturedStep(given, System.from_ase(small)).search.cutoff == 8.0
+    found, wanted = CapturedStep(free, System.from_ase(small))(small.positions), exact(potential(), small)
+    np.testing.assert_allclose(found.forces, wanted.forces, rtol=0, atol=2 * ACCURACY * float(wanted.forces.norm()))
 
 
 def test_an_audit_finds_a_sum_that_is_too_coarse(potential, crystal, monkeypatch):

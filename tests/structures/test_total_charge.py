@@ -6,7 +6,7 @@ from ase import Atoms
 from ase.constraints import FixAtoms
 
 from torchmdx import Calculator, System, evaluate, relax
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.structures.total_charge import charge_of, set_charge
 
 
@@ -63,7 +63,7 @@ def relaxed_energy(potential, atoms):
 
 
 def labelled_energy(potential, atoms):
-    geometry = Geometry.from_ase(atoms)
+    geometry = UnlabelledStructure.from_ase(atoms)
     return evaluate(
         potential, System.create(geometry.positions, geometry.numbers, charge=geometry.charge)
     ).energy.item()

@@ -44,6 +44,7 @@ def run(page, folder):
     return subprocess.run(words, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.nightly
 def test_a_page_passes_with_screenshots(page, tmp_path):
     done = run(page, tmp_path / "shots")
     assert done.returncode == 0, done.stderr
@@ -52,6 +53,7 @@ def test_a_page_passes_with_screenshots(page, tmp_path):
         assert (tmp_path / "shots" / name).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("replaced", "by", "problem"),
     [

@@ -37,6 +37,7 @@ def fuzz(*arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_a_few_structures_of_every_kind_agree():
     """More by hand: tools/fuzz_cpu.py 100000."""
     status, said = fuzz(400, "--start", 200_000)

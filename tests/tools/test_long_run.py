@@ -13,6 +13,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 
 
+@pytest.mark.nightly
 def test_memory_is_constant_over_thousands_of_evaluations():
     """More by hand: tools/long_run.py 100000."""
     command = [sys.executable, str(TOOLS / "long_run.py"), "3000"]

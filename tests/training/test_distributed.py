@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import made_up
 import numpy as np
@@ -16,6 +17,7 @@ import yaml
 import torchmdx
 from torchmdx.commands.cli import main
 from torchmdx.report.history import read_table
+from torchmdx.training.state import read_state
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +54,7 @@ def two_nodes(config, directory, *changes):
     return first, command(config, directory, *words, start_new_session=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.two_gpus])])
 @pytest.mark.parametrize("by", ["devices", "torchrun"])
 def test_two_processes_match_one(config, tmp_path, by, device):
@@ -96,6 +99,7 @@ def require_equal(first, second):
         torch.testing.assert_close(b[name], a[name], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.nightly
 def test_two_nodes_match_one(config, tmp_path):
     changes = ["--training.precision", "float64", "--training.epochs", "2", "--training.validation_batch_size", "10"]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
@@ -107,6 +111,7 @@ def test_two_nodes_match_one(config, tmp_path):
     require_equal(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_node_ends_the_other_with_an_error(config, tmp_path, lost):
     directory = tmp_path / "run"
@@ -150,6 +155,7 @@ def children(pid):
     return [int(line.split()[0]) for line in found.splitlines() if "spawn_main" in line]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path, number):
     directory = tmp_path / "run"
@@ -170,3 +176,32 @@ def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path,
     assert main(["train", str(config), "--output.directory", str(directory), *changes]) == 0
     epochs = read_table(directory / "epochs.csv")["epoch"]
     assert epochs.tolist() == list(range(1, done + 3))
+
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "cluster"
+
+
+@pytest.mark.parametrize("script", ["train.slurm", "train_torchrun.sh"])
+def test_scripts_for_clusters_start_and_continue_a_run(config, tmp_path, script):
+    """With two processes on the CPU; Slurm's commands are stand-ins that print this host and run the command here."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in {
+        "scontrol": "echo localhost",
+        "srun": 'exec "$@"',
+        "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
+    }.items():
+        (tools / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tools / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    slurm = {"SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_ID": "7"}
+    variables = os.environ | slurm | {"PROCESSES": "2", "PORT": str(port), "PATH": f"{tools}:{os.environ['PATH']}"}
+    for epochs in ("1", "2"):
+        words = [str(SCRIPTS / script), str(config), str(tmp_path / "run"), "--training.epochs", epochs]
+        done = subprocess.run(["bash", *words], env=variables, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+    info = read_state(tmp_path / "run" / "state.safetensors")[1]
+    assert (info["epoch"], info["ranks"]) == (2, 2)
+    assert read_table(tmp_path / "run" / "epochs.csv")["epoch"].tolist() == [1, 2]

@@ -18,6 +18,7 @@ MODELS = {
 }
 
 
+@pytest.mark.nightly_for("charges and their energy", "longer head", "tensornet2")
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_training_reduces_errors_and_the_checkpoint_predicts_the_same(tmp_path, changes):
     made_up.store(tmp_path / "data", number=60, sizes=(3, 5))

@@ -34,6 +34,7 @@ def base(max_z, elements=(1, 6), priors=()):
     return potential
 
 
+@pytest.mark.nightly_for("20")
 @pytest.mark.parametrize("max_z", [6, 20])
 def test_known_elements_keep_their_energies_and_new_ones_get_finite_embeddings(max_z):
     potential = base(max_z)
@@ -62,6 +63,7 @@ def data(tmp_path_factory):
     return made_up.store(tmp_path_factory.mktemp("data") / "st", 60)
 
 
+@pytest.mark.nightly_for("20")
 @pytest.mark.parametrize("max_z", [6, 20])
 def test_a_new_element_gets_a_fitted_reference_and_a_trained_embedding(tmp_path, data, capsys, max_z):
     save(base(max_z), tmp_path / "base.safetensors")

@@ -120,6 +120,7 @@ def test_a_copy_of_files_that_have_changed_is_made_again(tmp_path, capsys):
     assert abs(scaled.gather([0]).energy[0]) < 20
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_with_its_frames_and_says_so(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 20)
     data = {"path": file, "validation": 4, "test": 0, "references": "isolated"}
@@ -232,6 +233,7 @@ def test_weights_of_frames_scale_their_losses_and_not_the_errors(tmp_path):
     assert found["forces"] == pytest.approx(np.abs(off).mean(), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_weights_of_types_reach_the_training_and_unknown_types_are_refused(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 16, config_type="hot")
     data = {"path": file, "validation": 4, "test": 0, "references": "isolated"}

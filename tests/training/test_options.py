@@ -33,6 +33,7 @@ def steps(directory):
     return read_table(directory / "steps.csv")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "change",
     [
@@ -69,6 +70,7 @@ def test_settings_change_what_is_learned(train, change):
     assert len(a) != len(b) or not np.array_equal(a, b)
 
 
+@pytest.mark.nightly
 def test_settings_that_do_not_change_losses(train, data, tmp_path):
     plain = steps(train("plain"))
     for name, change in {
@@ -118,6 +120,7 @@ def test_splits_by_formula_share_no_formula(train, data):
     assert not formulas["train"] & formulas["validation"]
 
 
+@pytest.mark.nightly
 def test_charges_and_dipoles_are_trained_and_reported(tmp_path, capsys):
     data = made_up.store(tmp_path / "st", 60, change=lambda index, frame: made_up.charged(frame))
     values = made_up.values(data.path, training={"epochs": 8}, optimizer={"learning_rate": 0.01, "ema_decay": 0.0})

@@ -67,6 +67,7 @@ def run(tmp_path, world):
     return start
 
 
+@pytest.mark.nightly
 def test_base_labels_are_the_predictions_of_the_shifted_base(run, world):
     status, place = run("run", "--optimizer.learning_rate", "1e-12", replay=str(world / "old"))
     assert status == 0
@@ -104,6 +105,7 @@ def test_labels_of_files_move_with_the_fitted_references(run, world):
     assert (mixed.gather(np.arange(len(new))).weight == 1.0).all()
 
 
+@pytest.mark.nightly
 def test_what_is_replayed_is_forgotten_less(run, world, capsys):
     """The same training with and without replay: less drift of the forces on structures in neither."""
     words = ["--training.epochs", "12", "--optimizer.learning_rate", "0.01"]
@@ -126,6 +128,7 @@ def test_what_is_replayed_is_forgotten_less(run, world, capsys):
     assert drift["kept"] < 0.8 * drift["alone"]
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_matches_an_uninterrupted_one(run, world):
     replay = {"replay": str(world / "old"), "replay_share": 0.25}
     _, whole = run("whole", "--training.epochs", "3", "--schedule.name", "constant", **replay)
@@ -141,6 +144,7 @@ def test_a_resumed_run_matches_an_uninterrupted_one(run, world):
     assert status == 2
 
 
+@pytest.mark.nightly
 def test_two_processes_match_one_and_members_have_stores_of_their_own(run, world, tmp_path):
     words, replay = ["--training.precision", "float64"], {"replay": str(world / "old")}
     _, one = run("one", *words, **replay)
@@ -155,6 +159,7 @@ def test_two_processes_match_one_and_members_have_stores_of_their_own(run, world
     assert [len(store) for store in stores] == [44, 44]
 
 
+@pytest.mark.nightly
 def test_stress_of_crystals_is_replayed(run, world, tmp_path):
     generator = np.random.default_rng(0)
     with StoreWriter(tmp_path / "crystals") as writer:
@@ -180,6 +185,7 @@ def test_stress_of_crystals_is_replayed(run, world, tmp_path):
     assert "old_stress" in read_table(place / "epochs.csv")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("version", ["bessel-2", "so3"])
 def test_a_potential_of_matgl_is_fine_tuned_with_stress(tmp_path, version):
     """By the pairwise network, the one that is captured on a GPU; its architecture and elements stay."""

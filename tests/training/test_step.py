@@ -224,6 +224,7 @@ def test_stress_is_trained_for_crystals_and_omitted_for_molecules(tmp_path):
     assert np.isfinite(values["gradient_norm"])
 
 
+@pytest.mark.nightly_for("mae")
 @pytest.mark.parametrize("function", ["mse", "mae", "huber"])
 def test_every_function_trains(store, function):
     term = {"function": function}

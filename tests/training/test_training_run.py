@@ -74,6 +74,7 @@ def wait_for_rows(path, rows, process):
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 def test_training_reaches_its_error_and_the_potential_loads(config, data, tmp_path, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "30", "--optimizer.learning_rate", "0.01") == 0
     assert "best.safetensors" in capsys.readouterr().out
@@ -98,6 +99,7 @@ def test_training_reaches_its_error_and_the_potential_loads(config, data, tmp_pa
     assert epochs["validation_forces"][-1] == pytest.approx(1000 * np.concatenate(forces).mean(), rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_the_seed_determines_the_result(config, tmp_path):
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
         assert run(config, tmp_path / name, "--training.seed", seed, "--training.epochs", "2") == 0
@@ -118,6 +120,7 @@ def whole(tmp_path_factory, data):
     return folder / "run"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_resumed_run_matches_an_uninterrupted_one(config, whole, tmp_path, number):
@@ -193,6 +196,7 @@ def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path
     assert float(new[8] - old[8]) == pytest.approx(7.0, abs=0.5)
 
 
+@pytest.mark.nightly
 def test_an_ensemble_equals_runs_with_its_seeds(config, tmp_path):
     assert run(config, tmp_path / "all", "--training.ensemble", "2", "--training.epochs", "1") == 0
     assert run(config, tmp_path / "one", "--training.seed", "1", "--training.epochs", "1") == 0
@@ -204,6 +208,7 @@ def test_an_ensemble_equals_runs_with_its_seeds(config, tmp_path):
     assert (members[0] / "split.json").read_bytes() == (members[1] / "split.json").read_bytes()
 
 
+@pytest.mark.nightly
 def test_an_ensemble_is_resumed_with_its_own_seeds_and_size(config, tmp_path, capsys):
     words = ["--training.ensemble", "2", "--training.seed", "3"]
     assert run(config, tmp_path / "all", *words, "--training.epochs", "1") == 0

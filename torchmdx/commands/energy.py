@@ -16,6 +16,7 @@ from torchmdx.runtime.wording import counted
 if TYPE_CHECKING:
     from ase import Atoms
 
+    from torchmdx.ase.calculator import Calculator
     from torchmdx.structures.files import Record
 
 MOST_CHARGES = 4  # named in the first line
@@ -67,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
                 write_frame(file, atoms, _results(rows[-1]))
             if not options.json:
                 _print_row(len(rows) - 1, atoms, rows[-1], options.forces)
+                _print_tails(calculator, record)
     if options.json:
         print(json.dumps(rows))
     if options.output:
@@ -103,6 +105,19 @@ def _evaluate(atoms: Atoms) -> dict[str, Any]:
     if "energy_spread" in results:
         row |= {"energy_spread": results["energy_spread"], "forces_spread": results["forces_spread"].tolist()}
     return row
+
+
+def _print_tails(calculator: Calculator, record: Record) -> None:
+    """What the cutoff of a dispersion prior leaves out."""
+    from torchmdx.evaluation.properties.dispersion_tail import dispersion_tails
+    from torchmdx.structures.system import System
+    from torchmdx.structures.units import GPA
+
+    for tail in dispersion_tails(calculator.potential, System.from_ase(record.atoms)):
+        print(
+            f"     {tail.prior} beyond {tail.cutoff:g} Å: about {tail.energy:.4f} eV and {tail.pressure / GPA:.4f} GPa "
+            "are not included"
+        )
 
 
 def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool) -> None:

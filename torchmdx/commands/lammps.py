@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torchmdx.lammps.options import OPTIONS, Given, split
+from torchmdx.lammps.options import OPTIONS, GivenOptions, split
 
 EXAMPLES = ("water",)
 USAGE = """\
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    given: Given = options.taken_out
+    given: GivenOptions = options.taken_out
     if options.example is not None:
         return _write_example(options)
     if options.output is not None:

@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
+def _run(options: argparse.Namespace, interrupts: Interrupts) -> RelaxOutcome:
     """Reads the structure, relaxes it until a signal comes, and writes it."""
     record = structure_of(options)
     atoms = record.atoms
@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RelaxOutcome:
     """How an optimization ended. fmax: the largest force, or force on the cell per atom, as the optimizer sees it."""
 
     converged: bool
@@ -163,7 +163,7 @@ def _relax(
     symmetry: fixed_symmetry.FixedSymmetry | None,
     recording: ThinnedSteps,
     interrupts: Interrupts,
-) -> Outcome:
+) -> RelaxOutcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
     import numpy as np
     from ase.io.trajectory import Trajectory
@@ -183,7 +183,7 @@ def _relax(
             converged = bool(reached)
             if interrupts.received is not None:
                 break
-    return Outcome(converged, optimizer.nsteps, float(np.linalg.norm(target.get_forces(), axis=1).max()))
+    return RelaxOutcome(converged, optimizer.nsteps, float(np.linalg.norm(target.get_forces(), axis=1).max()))
 
 
 def _frame(atoms: Atoms, symmetry: fixed_symmetry.FixedSymmetry | None) -> Atoms:
@@ -223,7 +223,7 @@ def _write_page(recording: ThinnedSteps, options: argparse.Namespace, origin: st
         print(f"wrote {page}, an interactive page of the steps")
 
 
-def _report(before: State, after: State, outcome: Outcome, options: argparse.Namespace) -> None:
+def _report(before: State, after: State, outcome: RelaxOutcome, options: argparse.Namespace) -> None:
     """Prints the change of the cell, and in the last line of energy, largest force and volume."""
     parts = [f"energy {before.energy:.6f} -> {after.energy:.6f} eV"]
     if options.pressure:

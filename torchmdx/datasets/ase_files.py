@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Stated, Unreadable, block, tensor
+from torchmdx.datasets.blocks import Blocks, FrameBlock, Keys, Remark, Stated, Unreadable, block, tensor
 from torchmdx.datasets.label_names import NoLabels, no_labels, unread
 from torchmdx.datasets.lmdb_files import ASELMDB, rows_of_lmdb
 from torchmdx.datasets.stated_units import STATED, stated_units
@@ -65,7 +65,7 @@ class Seen:
             if name not in LABELS:
                 raise ValueError(f"{self.where} is read by ASE, which needs no {name} key, got {key!r}")
 
-    def take(self, number: int, found: Any) -> Block | Unreadable:
+    def take(self, number: int, found: Any) -> FrameBlock | Unreadable:
         """The block of a frame, Atoms, or of the reason why it cannot be read."""
         self.count += 1
         if isinstance(found, str):
@@ -251,7 +251,7 @@ class _Energies:
         return said
 
 
-def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> Block:
+def _block(number: int, atoms: Any, have: dict[str, Any], keys: Keys) -> FrameBlock:
     values = {quantity: have[name] for quantity, name in _names(have, keys, len(atoms)).items()}
     if keys.charge is None and all(have.get(key) is not None for key in CHARGES):
         stated_charge(have)  # raises if they differ

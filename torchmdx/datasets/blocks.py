@@ -15,7 +15,7 @@ BLOCK_NUMBERS = 1 << 20  # of a block's positions: 8 MB
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class FrameBlock:
     """Consecutive frames of a file, the first of them number `first`, in the file's units, labels in float64.
 
     claimed: which labels the file has for these frames; a NaN in one of them is an error.
@@ -49,7 +49,7 @@ class Stated:
     units: Mapping[str, str]
 
 
-Blocks = Iterator[Block | Unreadable | Remark | Stated]
+Blocks = Iterator[FrameBlock | Unreadable | Remark | Stated]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def block(
     dipole: Any = None,
     weight: Any = 1.0,
     config_type: str = "",
-) -> Block:
+) -> FrameBlock:
     """A block of S frames: positions [S,N,3], atomic_numbers [N] or [S,N], the latter padded with zeros at its end.
 
     cell [3,3] or [S,3,3], periodic in all directions unless pbc says else; charge a number or [S]; energy [S] or [S,1];
@@ -141,7 +141,7 @@ def block(
         weight=_column("config_weight", weight, size),
         config_type=np.full(size, config_type),
     )
-    return Block(first, frames, frozenset(name for name, value in claimed.items() if value is not None))
+    return FrameBlock(first, frames, frozenset(name for name, value in claimed.items() if value is not None))
 
 
 def numbers_of(name: str, values: Any) -> Any:

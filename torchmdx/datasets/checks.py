@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torchmdx.datasets.blocks import Block
+from torchmdx.datasets.blocks import FrameBlock
 from torchmdx.datasets.frames import OF_ATOMS, Frames
 from torchmdx.datasets.store import ISOLATED, is_isolated
 from torchmdx.datasets.units import Units
@@ -21,7 +21,7 @@ CLOSEST = 0.1  # Å; no two nuclei of a labelled structure are nearer
 PAIRS_AT_ONCE = 1 << 20
 
 
-def in_our_units(block: Block, units: Units) -> Frames:
+def in_our_units(block: FrameBlock, units: Units) -> Frames:
     """The frames in Å, eV and e, labels but energies in float32; without a volume there is no stress."""
     frames = block.frames
     flat = _without_volume(frames)

@@ -19,7 +19,7 @@ from torchmdx.datasets.label_names import NoLabels
 from torchmdx.datasets.parallel_xyz import read_parallel
 from torchmdx.datasets.plausible import Plausible
 from torchmdx.datasets.readers import READERS
-from torchmdx.datasets.reading import Reading
+from torchmdx.datasets.reading import ReadingOptions
 from torchmdx.datasets.source_state import source_state
 from torchmdx.datasets.stated_units import contradiction
 from torchmdx.datasets.store import StoreWriter
@@ -93,7 +93,7 @@ def convert(
     """
     if not files:
         raise ValueError("data must be at least one file, got none")
-    reading = Reading(
+    reading = ReadingOptions(
         format=format,
         energy_unit=energy_unit,
         length_unit=length_unit,

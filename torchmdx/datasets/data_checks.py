@@ -31,10 +31,10 @@ LEAST_SPREAD = 1e-6  # eV/Å: rounding of nearly constant labels makes no outlie
 NOTHING, LEAST_REFERENCE = 0.01, 0.5  # an energy that is this share of the references, eV per atom, is no energy
 RESTING_SHARE, RESTING_FRAMES, RESTING_LOOKED_AT = 0.01, 3, 500
 SYMMETRIC, NEIGHBOURHOOD = 1e-3, 4.0  # of the sum of weighted directions to neighbours, Å
-AGAINST, ALIKE, FACTOR = -0.5, 0.6, (1 / 8, 5.0)  # of the pair potential's correlation and ratio
+AGAINST, DOUBTFUL, ALIKE, FACTOR = -0.5, -0.25, 0.6, (1 / 8, 5.0)  # of the pair potential's correlation and ratio
 SCALED = 1.5  # ratio of energy changes of consecutive frames, from which it is extreme
 COPIED = 0.5  # share of a part
-SAME_DEPTH = 0.02  # relative spread over frames of different formulas
+FORMULAS, SAME_DEPTH = 3, 0.02  # relative spread over frames of different formulas
 
 
 def check_data(store: Store, parts: Mapping[str, Indices]) -> list[Finding]:
@@ -171,14 +171,15 @@ def _units(labels: _Columns) -> list[Finding]:
     unit = unit_of(middle)
     if unit is None:
         return []
-    # Energies of pseudopotentials are other fractions for other elements.
+    # Energies of valence electrons are other fractions for other elements, and one formula may have any of them.
     spread = float(np.median(np.abs(labels.depth[there] / middle - 1)))
-    sure = len(np.unique(labels.formula[there].round(6))) >= 3 and spread < SAME_DEPTH
+    if len(np.unique(labels.formula[there].round(6))) < FORMULAS or spread > SAME_DEPTH:
+        return []
     text = (
         f"energies are {middle:.3g} times those of the electrons of neutral atoms in eV, as if they were in {unit}: "
         "set data.energy_unit (--energy-unit)"
     )
-    return [Finding("energy unit", text, extreme=sure)]
+    return [Finding("energy unit", text, extreme=True)]
 
 
 def _against(store: Store, frames: Indices) -> list[Finding]:
@@ -189,9 +190,9 @@ def _against(store: Store, frames: Indices) -> list[Finding]:
         f"(correlation {fit.correlation:.2f} in {fit.num_frames} frames, of a pair potential that is fitted to the "
         "forces)"
     )
-    if fit.correlation < AGAINST:
+    if fit.correlation < DOUBTFUL:
         text = f"energies rise along the forces {said}: they may be gradients, which have the opposite sign"
-        return [Finding("sign of forces", text, extreme=True)]
+        return [Finding("sign of forces", text, extreme=fit.correlation < AGAINST)]
     if fit.correlation > ALIKE and not FACTOR[0] < fit.ratio < FACTOR[1]:
         text = f"energies vary by about {number(fit.ratio)} times what the forces predict {said}: check the units"
         return [Finding("unit of forces", text, extreme=True)]

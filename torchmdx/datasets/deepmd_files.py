@@ -75,7 +75,8 @@ def _set(
 ) -> Blocks:
     types, elements = numbers
     frames, atoms = len(positions), len(types)
-    shapes = {"coord.npy": (frames, 3 * atoms), "force.npy": (frames, 3 * atoms), "box.npy": (frames, 9)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    shapes |= {"coord.npy": (frames, 3 * atoms), "force.npy": (frames, 3 * atoms), "box.npy": (frames, 9)}
     shapes |= {"virial.npy": (frames, 9), "real_atom_types.npy": (frames, atoms), "energy.npy": (frames,)}
     arrays = {name: _mapped(folder / name) for name in shapes if (folder / name).is_file()}
     for name, array in arrays.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Remark, Unreadable, block, is_shared, rows_of_a_block
+from torchmdx.datasets.blocks import Blocks, FrameBlock, Keys, Remark, Unreadable, block, is_shared, rows_of_a_block
 from torchmdx.datasets.npz_files import WHOLE, choose, unread_arrays
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
 from torchmdx.runtime.hdf5_content import require_own_array, require_own_link
@@ -147,7 +147,7 @@ def _read(path: Path, keys: Keys, usual: dict[str, tuple[str, ...]]) -> Blocks:
         yield Remark(text)
 
 
-def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]], first: int) -> Iterator[Block]:
+def _blocks(group: Any, chosen: dict[str, str], usual: dict[str, tuple[str, ...]], first: int) -> Iterator[FrameBlock]:
     shape = group[chosen["positions"]].shape
     if len(shape) != 3:
         raise ValueError(f"{chosen['positions']!r} must be [frames, atoms, 3], got {list(shape)}")

@@ -3,8 +3,10 @@
     E = ½ Σ_edges φ_ab(|r|),   F_i = Σ_edges of i φ'_ab(|r|) r/|r|,   r = r_source - r_target
 
 φ_ab of each pair of elements is a sum of Gaussians that ends smoothly at the cutoff. Its energies, which no label of an
-energy has touched, correlate with those of the labels, beyond what composition explains: positively for forces,
-negatively for gradients. Their ratio tells whether both are in the same unit, to a factor of about two.
+energy has touched, correlate with those of the labels, beyond what the numbers of atoms and of bonds explain:
+positively for forces, negatively for gradients. Their ratio tells whether both are in the same unit, to a factor of
+about three.
+Bonds matter because forces say nothing about the energy of a kind of bond, only about stretching it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ CUTOFF, NEAREST = 4.5, 0.6  # Å
 GAUSSIANS, MOST_PAIRS = 12, 21  # 21: pairs of six elements
 RIDGE = 1e-4  # relative to the mean of the diagonal
 MOST_FRAMES, MOST_ATOMS = 120, 4_000
-FEWEST = 20  # frames; and as many more as there are elements
+FEWEST = 16  # frames more than kinds of atoms and of bonds
+BONDED = 1.25  # times the sum of covalent radii
 STRIKING = 8.0  # robust deviations from which values are left out of the correlation
 
 
@@ -36,8 +39,8 @@ STRIKING = 8.0  # robust deviations from which values are left out of the correl
 class PairFit:
     """Label energies per atom, compared with those of the pair potential.
 
-    num_frames: compared. correlation: without what composition explains. ratio: of the former to the latter, by least
-    squares.
+    num_frames: compared. correlation: without what atoms and bonds explain. ratio: of the former to the latter, by
+    least squares.
     """
 
     num_frames: int
@@ -51,9 +54,11 @@ def pair_fit(store: Store, indices: NDArray[np.int64]) -> PairFit | None:
     kinds = np.unique(frames.atomic_numbers)
     if len(frames) < FEWEST + len(kinds):
         return None
-    energies = _pair_energies(frames, kinds)
-    share = composition(frames.counts, frames.atomic_numbers, int(kinds.max(initial=1)))[:, kinds]
-    share /= frames.counts[:, None]
+    energies, bonds = _pair_energies(frames, kinds)
+    atoms = composition(frames.counts, frames.atomic_numbers, int(kinds.max(initial=1)))[:, kinds]
+    share = np.hstack([atoms, bonds[:, bonds.any(0)]]) / frames.counts[:, None]
+    if len(frames) < FEWEST + share.shape[1]:
+        return None
     ours, labels = (_rest(share, values / frames.counts) for values in (energies, frames.energy))
     good = ~(_is_striking(ours) | _is_striking(labels))
     ours, labels = (_rest(share[good], values[good]) for values in (ours, labels))
@@ -73,25 +78,28 @@ def _sample(store: Store, indices: NDArray[np.int64]) -> Frames:
     return frames.take(np.flatnonzero(there))
 
 
-def _pair_energies(frames: Frames, kinds: NDArray[np.int64]) -> Floats:
-    """Energies [F] of the pair potential that fits the forces best, without constants."""
+def _pair_energies(frames: Frames, kinds: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Energies [F] of the pair potential that fits the forces best, and numbers of bonds [F,pairs]."""
     designs = [_design(frames.take(np.array([k])), kinds) for k in range(len(frames))]
     size = len(designs[0][0])
     normal, right = np.zeros((size, size)), np.zeros(size)
     # A few frames with enormous forces must not decide.
-    scale = [1 / max(1e-3, float(np.sqrt((forces**2).mean()))) for _, _, forces in designs]
+    scale = [1 / max(1e-3, float(np.sqrt((forces**2).mean()))) for _, _, forces, _ in designs]
     typical = float(np.median(scale))
-    for (_, gradient, forces), own in zip(designs, scale, strict=True):
+    for (_, gradient, forces, _), own in zip(designs, scale, strict=True):
         weight = min(1.0, (own / typical) ** 2)
         normal += weight * gradient.T @ gradient
         right += weight * gradient.T @ forces
     ridge = max(RIDGE * float(np.trace(normal)) / size, 1e-12)
     coefficients = np.linalg.solve(normal + ridge * np.eye(size), right)
-    return np.array([energy @ coefficients for energy, _, _ in designs])
+    energies = np.array([energy @ coefficients for energy, _, _, _ in designs])
+    return energies, np.stack([bonds for _, _, _, bonds in designs])
 
 
-def _design(frame: Frames, kinds: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-    """Energy [n] and forces [3N,n] of each basis function for one frame, and the labels of its forces [3N]."""
+def _design(frame: Frames, kinds: NDArray[np.int64]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Energy [n] and forces [3N,n] of each basis function for one frame, the labels of its forces [3N], its bonds."""
+    from ase.data import covalent_radii
+
     batch = Batch.of(frame.system(0))
     edges = search_explicitly(batch, CUTOFF)
     vectors = edges.vectors(batch.positions, batch.cell, batch.system_index)[: int(edges.num_edges)].numpy()
@@ -109,7 +117,10 @@ def _design(frame: Frames, kinds: NDArray[np.int64]) -> tuple[Floats, Floats, Fl
     forces.index_add_(0, torch.from_numpy(target * num_pairs + pair), torch.from_numpy(of_edges))
     shaped = forces.view(frame.num_atoms, num_pairs, 3, GAUSSIANS).permute(0, 2, 1, 3)
     gradient = shaped.reshape(3 * frame.num_atoms, num_pairs * GAUSSIANS).numpy()
-    return energy.reshape(-1), gradient, frame.forces.astype(np.float64).reshape(-1)
+    radii = covalent_radii[frame.atomic_numbers]
+    is_bond = distance < BONDED * (radii[target] + radii[source])
+    bonds = np.bincount(pair[is_bond], minlength=num_pairs) / 2
+    return energy.reshape(-1), gradient, frame.forces.astype(np.float64).reshape(-1), bonds
 
 
 def _basis(distance: Floats) -> tuple[Floats, Floats]:
@@ -122,7 +133,7 @@ def _basis(distance: Floats) -> tuple[Floats, Floats]:
 
 
 def _rest(share: Floats, values: Floats) -> Floats:
-    """Values per atom without what a robust fit to the composition explains."""
+    """Values per atom without what a robust fit to atoms and bonds explains."""
     fit = robust_fit(share, values)
     rest: Floats = values - share @ fit.coefficients - fit.middle
     return rest

@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 
 from torchmdx.datasets.ase_files import Seen, structures_of
-from torchmdx.datasets.blocks import Block, Blocks, Keys, Unreadable
+from torchmdx.datasets.blocks import Blocks, FrameBlock, Keys, Unreadable
 from torchmdx.datasets.usable import joined
 
 FRAMES, BYTES = 512, 1 << 22  # of a part, whichever comes first
 WAITING = 2  # parts for each process that are read, or wait to be taken
 
-Part = tuple[list[Block | Unreadable], Seen]
+Part = tuple[list[FrameBlock | Unreadable], Seen]
 
 
 def read_parallel(path: Path, keys: Keys, processes: int) -> Blocks:
@@ -40,7 +40,7 @@ def read_parallel(path: Path, keys: Keys, processes: int) -> Blocks:
     yield from seen.remarks()
 
 
-def _taken(waiting: deque[Future[Part]], seen: Seen) -> Iterator[Block | Unreadable]:
+def _taken(waiting: deque[Future[Part]], seen: Seen) -> Iterator[FrameBlock | Unreadable]:
     blocks, own = waiting.popleft().result()
     seen.merge(own)
     yield from blocks
@@ -80,5 +80,5 @@ def read_part(path: Path, keys: Keys, start: int, end: int | None, first: int) -
         seen.take(first + k, structure)
         for k, structure in enumerate(structures_of(io.StringIO(text), str(path), first=first))
     )
-    blocks = [one for one in joined(found) if isinstance(one, (Block, Unreadable))]
+    blocks = [one for one in joined(found) if isinstance(one, (FrameBlock, Unreadable))]
     return blocks, seen

@@ -16,6 +16,7 @@ from torchmdx.datasets import (
     torchmdnet_files,
 )
 from torchmdx.datasets.blocks import Blocks, Keys
+from torchmdx.datasets.lmdb_files import ASELMDB
 from torchmdx.datasets.other_formats import refusal
 from torchmdx.datasets.store import Store
 
@@ -70,7 +71,7 @@ def format_of(path: Path) -> str:
 def _of_folder(path: Path) -> str:
     if next(iter(path.rglob(deepmd_files.TYPES)), None) is not None:
         return "deepmd"
-    databases = sorted(path.glob(f"*{ase_files.ASELMDB}"))
+    databases = sorted(path.glob(f"*{ASELMDB}"))
     if databases:
         raise ValueError(f"{str(path)!r} is a folder of databases: give its files, {str(databases[0])!r} and others")
     return "torchmdnet-custom"

@@ -17,7 +17,7 @@ USUAL = Keys()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadingOptions:
     """format: one of `readers.FORMATS`; None: detected. Units: None is that of the format, or derived from others.
 
     broken: refuse or skip. Stores among the files are recognized; format, units and names do not apply to them.
@@ -48,7 +48,7 @@ class Reading:
         for file in files:
             if not Path(file).exists():
                 raise FileNotFoundError(f"no data at {str(file)!r}")
-        if all(name == STORE for name in found) and (self != Reading(broken=self.broken)):
+        if all(name == STORE for name in found) and (self != ReadingOptions(broken=self.broken)):
             raise ValueError("names, units and format apply to files, but all data are stores, in eV and Å")
         return found
 

@@ -36,7 +36,7 @@ def fit_references(
     if beyond:
         raise ValueError(f"max_z must be at least {max(beyond)}, the heaviest element of the data, got {max_z}")
     robust = _robust(store, indices, fixed, known)
-    every, good = _Sums(max_z + 1), _Sums(max_z + 1)
+    every, good = _NormalEquations(max_z + 1), _NormalEquations(max_z + 1)
     start = robust.coefficients
     for counts, energy, sizes in _compositions(store, indices, fixed, known):
         outlier = robust.is_outlier(counts / sizes[:, None], energy / sizes)
@@ -83,7 +83,7 @@ def _compositions(
         yield counts, energy, frames.counts[there]
 
 
-class _Sums:
+class _NormalEquations:
     """Normal equations of a least-squares fit, accumulated in parts."""
 
     def __init__(self, size: int) -> None:

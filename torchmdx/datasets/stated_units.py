@@ -26,7 +26,7 @@ def stated_units(info: Mapping[str, Any]) -> dict[str, str]:
             return {}
     if not isinstance(value, Mapping):
         return {}
-    found = {}
+    found: dict[str, str] = {}
     for name, unit in value.items():
         quantity = next((kind for kind in ("energy", "force") if kind in str(name).lower()), None)
         if quantity is not None and isinstance(unit, str):

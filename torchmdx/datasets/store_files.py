@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmdx.datasets.blocks import Block, Blocks, Keys
+from torchmdx.datasets.blocks import Blocks, FrameBlock, Keys
 from torchmdx.datasets.store import Store
 from torchmdx.datasets.store_arrays import LABELS
 
@@ -22,4 +22,4 @@ def read(path: Path, keys: Keys) -> Blocks:
         ends = [*(np.flatnonzero((there[1:] != there[:-1]).any(1)) + 1).tolist(), len(frames)]
         for first, end in zip([0, *ends[:-1]], ends, strict=True):
             claimed = frozenset(label for label, found in zip(LABELS, there[first], strict=True) if found)
-            yield Block(start + first, frames.take(np.arange(first, end)), claimed)
+            yield FrameBlock(start + first, frames.take(np.arange(first, end)), claimed)

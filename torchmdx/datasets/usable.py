@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.datasets.blocks import Block, Blocks, Remark, Stated, Unreadable
+from torchmdx.datasets.blocks import Blocks, FrameBlock, Remark, Stated, Unreadable
 from torchmdx.datasets.checks import CLOSEST, broken, in_our_units, missing, nearest
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.units import Units
@@ -34,7 +34,7 @@ class Usable:
     missing: dict[str, int]
 
 
-def usable(block: Block, units: Units, unlabelled: bool) -> Usable:
+def usable(block: FrameBlock, units: Units, unlabelled: bool) -> Usable:
     """Checks a block."""
     frames = in_our_units(block, units)
     wrong = broken(frames, block.claimed, unlabelled)
@@ -55,15 +55,15 @@ def usable(block: Block, units: Units, unlabelled: bool) -> Usable:
 
 def joined(blocks: Blocks) -> Blocks:
     """The same blocks, consecutive ones with the same labels as one, because small ones take long to check."""
-    waiting: list[Block] = []
+    waiting: list[FrameBlock] = []
     frames = atoms = 0
 
-    def flushed() -> Iterator[Block]:
+    def flushed() -> Iterator[FrameBlock]:
         if waiting:
             whole = waiting[0].frames
             if len(waiting) > 1:
                 whole = Frames.concatenate([one.frames for one in waiting])
-            yield Block(waiting[0].first, whole, waiting[0].claimed)
+            yield FrameBlock(waiting[0].first, whole, waiting[0].claimed)
             waiting.clear()
 
     for found in blocks:

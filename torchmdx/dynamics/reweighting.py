@@ -63,6 +63,32 @@ def weights(reduced: Floats, counts: Integers, target: Floats) -> Floats:
     return made
 
 
+def errors_of_differences(reduced: Floats, counts: Integers) -> Floats:
+    """Standard errors [K,K] of f_j - f_i, in units of kT, of independent samples.
+
+    reduced, counts: as for `free_energies`. The covariance of f is Θ = V Σ (1 - Σ Vᵀ N V Σ)⁺ Σ Vᵀ, where W = U Σ Vᵀ are
+    the weights [N,K] of the samples in the states, and N is the diagonal matrix of N_k. Errors are too small for
+    samples that are correlated: leave a correlation time between them.
+    """
+    _, singular, right = np.linalg.svd(_state_weights(reduced, counts), full_matrices=False)
+    scaled = right.T * singular
+    inner = np.eye(len(counts)) - scaled.T @ (counts[:, None] * scaled)
+    covariance = scaled @ np.linalg.pinv(inner, rcond=1e-10, hermitian=True) @ scaled.T
+    own = np.diag(covariance)
+    found: Floats = np.sqrt(np.maximum(own[:, None] + own - 2 * covariance, 0))
+    return found
+
+
+def overlap(reduced: Floats, counts: Integers) -> Floats:
+    """Overlap [K,K] of the states: the probability that a sample of state i is one of state j. Rows sum to 1.
+
+    reduced, counts: as for `free_energies`. Neighbouring states need at least 0.03 for errors that can be relied on.
+    """
+    weight = _state_weights(reduced, counts)
+    shared: Floats = weight.T @ weight * counts
+    return shared
+
+
 def profile(values: Floats, weight: Floats, edges: Floats) -> Floats:
     """Free energy of a coordinate in bins [B], in units of kT, 0 in the lowest; infinite in bins without samples.
 
@@ -131,6 +157,13 @@ def _minus_log(values: Floats, weight: Floats, edges: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         found: Floats = -np.log(probability)
     return found
+
+
+def _state_weights(reduced: Floats, counts: Integers) -> Floats:
+    """Weights [N,K] of the samples in each of the states; columns sum to 1."""
+    found = free_energies(reduced, counts)
+    made: Floats = np.exp(found[:, None] - reduced - _log_mixture(reduced, counts, found)).T
+    return made
 
 
 def _newton(reduced: Floats, counts: Integers, found: Floats, parts: Floats) -> Floats:

@@ -19,8 +19,8 @@ from torchmdx.models.cutoff import cosine_cutoff
 C = "engines/cpu/tensornet2.h"
 PAIRS = "engines/pairs/kernels/pair_values.py"
 TRITON = "engines/gpu/triton/edge_geometry.py"
-CLUSTER, MAPS = "engines/gpu/sm90/charged_cluster.cu", "engines/gpu/sm90/charged_maps.cu"
-COPIES = (C, PAIRS, TRITON, CLUSTER, MAPS)
+CLUSTER = "engines/gpu/sm90/charged_cluster.cu"
+COPIES = (C, PAIRS, TRITON, CLUSTER)
 PROBES, ERROR = 51, 1e-9
 
 
@@ -32,13 +32,15 @@ def repeated(distance: Tensor, cutoff: float) -> Tensor:
 def require_repeated(cutoff: float, *copies: str) -> None:
     """Raises ValueError, naming the copies, unless they repeat the cutoff function of the models."""
     if (reason := _difference(cosine_cutoff, cutoff)) is not None:
-        raise ValueError(f"the cutoff function of models/cutoff.py must be that of {' and '.join(copies)}: {reason}")
+        raise ValueError(f"the cutoff function of models/cutoff.py must be that of {', '.join(copies)}: {reason}")
 
 
 @functools.lru_cache(maxsize=64)
 def _difference(function: Callable[[Tensor, float], Tensor], cutoff: float) -> str | None:
     distance = torch.linspace(0.0, cutoff, PROBES, dtype=torch.float64, device="cpu")
     found, wanted = function(distance, cutoff), repeated(distance, cutoff)
+    if not abs(float(wanted[0]) - 1) <= ERROR:
+        return f"kernels leave it out at distance 0, where it must be 1, got {float(wanted[0]):.6g}"
     beyond = function(distance[-1:] * 1.01, cutoff)
     different = [(*values, k) for k, values in enumerate(zip(found.tolist(), wanted.tolist(), strict=True))]
     different += [(float(beyond), 0.0, PROBES)]

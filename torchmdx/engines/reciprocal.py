@@ -97,8 +97,8 @@ def _of_system(
     elif not isinstance(rows, slice):
         potentials = torch.where(rows, potentials, 0.0)
     after = len(positions) - last
-    padded = [torch.nn.functional.pad(value, (0, 0, first, after)) for value in (slope, potentials)]
-    return torch.nn.functional.pad(energies, (first, after)), *padded, virial.to(wide)
+    slope, potentials = (torch.nn.functional.pad(value, (0, 0, first, after)) for value in (slope, potentials))
+    return torch.nn.functional.pad(energies, (first, after)), slope, potentials, virial.to(wide)
 
 
 def _by_autograd(

@@ -1,7 +1,7 @@
 """Engines from outside the package: how one joins, and how the plan asks for it.
 
-After `register_engine("fused_painn", serves, make)` the plan of every potential that `serves` accepts names this engine,
-and a step evaluates with it.
+After `register_engine("fused_painn", serves, make)` the plan of every potential that `serves` accepts names this
+engine, and a step evaluates with it.
 """
 
 from __future__ import annotations

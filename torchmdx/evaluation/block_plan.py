@@ -15,7 +15,7 @@ from torchmdx.neighbors.edges import Edges
 
 
 @dataclass(frozen=True)
-class Block:
+class AtomBlock:
     """Atoms as targets, and their edges."""
 
     atoms: slice
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
 ALL = Extent(None, None)
 
 
-def blocks_of(edges: Edges, most_atoms: int, most_edges: int, divided_at: Sequence[int] = ()) -> list[Block]:
+def blocks_of(edges: Edges, most_atoms: int, most_edges: int, divided_at: Sequence[int] = ()) -> list[AtomBlock]:
     """All atoms in blocks with a limited number of atoms and edges, but at least one atom. Reads the list on the host.
 
     divided_at: numbers of first atoms at which a block ends.
@@ -45,9 +45,9 @@ def blocks_of(edges: Edges, most_atoms: int, most_edges: int, divided_at: Sequen
     while first < edges.num_atoms:
         fitting = bisect_right(ends, ends[first] + most_edges) - 1
         last = min(max(fitting, first + 1), first + most_atoms, stops[bisect_right(stops, first)])
-        found.append(Block(slice(first, last), slice(ends[first], ends[last])))
+        found.append(AtomBlock(slice(first, last), slice(ends[first], ends[last])))
         first = last
-    return found or [Block(slice(0, 0), slice(0, 0))]
+    return found or [AtomBlock(slice(0, 0), slice(0, 0))]
 
 
 class InBlocks(torch.autograd.Function):
@@ -60,7 +60,12 @@ class InBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, work: Callable[..., Tensor], plan: Plan, kinds: tuple[int, int, int], extent: Extent, *tensors: Tensor
+        ctx: Any,
+        work: Callable[..., Tensor],
+        plan: BlockPlan,
+        kinds: tuple[int, int, int],
+        extent: Extent,
+        *tensors: Tensor,
     ) -> Tensor:
         ctx.work, ctx.plan, ctx.kinds, ctx.extent = work, plan, kinds, extent
         ctx.save_for_backward(*tensors)
@@ -92,18 +97,18 @@ class InBlocks(torch.autograd.Function):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BlockPlan:
     """The blocks of a list of edges."""
 
     edges: Edges
-    blocks: list[Block]
+    blocks: list[AtomBlock]
 
-    def first(self, count: int | None) -> list[Block]:
+    def first(self, count: int | None) -> list[AtomBlock]:
         """The blocks of the first `count` atoms, all of them for None; at least one block."""
         within = self.blocks if count is None else [block for block in self.blocks if block.atoms.stop <= count]
         return within or self.blocks[:1]
 
-    def parts(self, block: Block, kinds: tuple[int, int, int], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    def parts(self, block: AtomBlock, kinds: tuple[int, int, int], tensors: tuple[Tensor, ...]) -> list[Tensor]:
         """The parts of whole tensors that a block needs, as `InBlocks` describes."""
         own, sent, _ = kinds
         source = self.edges.source[block.edges]
@@ -116,7 +121,7 @@ class Plan:
             for number, tensor in enumerate(tensors)
         ]
 
-    def add(self, block: Block, kinds: tuple[int, int, int], number: int, whole: Tensor, part: Tensor) -> None:
+    def add(self, block: AtomBlock, kinds: tuple[int, int, int], number: int, whole: Tensor, part: Tensor) -> None:
         """Adds the gradient by a part of a tensor to that by the whole one."""
         own, sent, _ = kinds
         if number < own:
@@ -126,7 +131,7 @@ class Plan:
         else:
             whole[block.edges] += part
 
-    def target(self, block: Block) -> Tensor:
+    def target(self, block: AtomBlock) -> Tensor:
         """The target of each edge of a block, counted from the first atom of the block."""
         return self.edges.target[block.edges] - block.atoms.start
 

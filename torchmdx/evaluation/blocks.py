@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.evaluation.block_plan import ALL, Block, Extent, Plan, blocks_of
+from torchmdx.evaluation.block_plan import ALL, AtomBlock, BlockPlan, Extent, blocks_of
 from torchmdx.models.charge_equilibration import ChargeEquilibration, equilibrated
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.embedding import geometry
@@ -35,12 +35,14 @@ NUMBERS_WITHOUT_BLOCKS = 60  # without blocks, for each channel, edge and layer
 LEAST_ESTIMATE = 2**30  # bytes; smaller ones are not compared with the memory of the machine
 
 
-def plan_for(network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype, divided_at: Sequence[int] = ()) -> Plan:
+def plan_for(
+    network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype, divided_at: Sequence[int] = ()
+) -> BlockPlan:
     """Blocks of about BLOCK_BYTES, larger on a GPU; divided_at: as for `blocks_of`."""
     larger = LARGER_ON_GPU if edges.row_ptr.is_cuda else 1
     numbers = larger * BLOCK_BYTES / (network.config.num_channels * dtype.itemsize)
     most_edges, most_atoms = int(numbers / NUMBERS_OF_AN_EDGE), int(numbers / NUMBERS_OF_AN_ATOM)
-    return Plan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges), divided_at))
+    return BlockPlan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges), divided_at))
 
 
 def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potential:
@@ -117,12 +119,12 @@ class BlockedTensorNet(nn.Module):
             return ALL
         return Extent(self.within[2 * len(self.network.layers) + 1 - layers], self.within[layers + 1])
 
-    def _receiving(self, layer: Interaction, plan: Plan, charge: Tensor) -> Callable[..., Tensor]:
+    def _receiving(self, layer: Interaction, plan: BlockPlan, charge: Tensor) -> Callable[..., Tensor]:
         """The new tensors of a block from X and Y of its atoms, Y of the sources if it is gathered, and the vectors."""
         at_zero = radial_of(self.network, charge.new_zeros(1))
         alone = layer.filter(*at_zero).detach() * self.network.config.self_message
 
-        def work(block: Block, x: Tensor, y: Tensor, *of_edges: Tensor) -> Tensor:
+        def work(block: AtomBlock, x: Tensor, y: Tensor, *of_edges: Tensor) -> Tensor:
             (*gathered, vectors), target = of_edges, plan.target(block)
             filters = layer.filter(*radial_of(self.network, torch.linalg.vector_norm(vectors, dim=-1)))
             m = message(target, filters, alone, y, layer.carried(y, target, gathered[0] if gathered else None))
@@ -150,16 +152,16 @@ class BlockedTensorNet2(nn.Module):
             x = plan.run(self._receiving(layer, plan), (x, y, q), (y, q), (vectors,))
             charges.append(_equilibrated(plan, equilibrate, x, batch))
 
-        def features(block: Block, x: Tensor) -> Tensor:
+        def features(block: AtomBlock, x: Tensor) -> Tensor:
             return network.activation(network.readout(network.norm(invariants(x))))
 
         return plan.run(features, (x,)), torch.cat(charges, dim=-1)
 
-    def _receiving(self, layer: Interaction, plan: Plan) -> Callable[..., Tensor]:
+    def _receiving(self, layer: Interaction, plan: BlockPlan) -> Callable[..., Tensor]:
         """As for TensorNet, with the charges of the atoms and of the sources."""
 
         def work(
-            block: Block, x: Tensor, y: Tensor, q: Tensor, sent: Tensor, q_sent: Tensor, vectors: Tensor
+            block: AtomBlock, x: Tensor, y: Tensor, q: Tensor, sent: Tensor, q_sent: Tensor, vectors: Tensor
         ) -> Tensor:
             target = plan.target(block)
             radial, envelope = radial_of(self.network, torch.linalg.vector_norm(vectors, dim=-1))
@@ -173,7 +175,7 @@ class BlockedTensorNet2(nn.Module):
 
 
 def embed(
-    network: TensorNet | TensorNet2, plan: Plan, vectors: Tensor, atomic_numbers: Tensor, extent: Extent = ALL
+    network: TensorNet | TensorNet2, plan: BlockPlan, vectors: Tensor, atomic_numbers: Tensor, extent: Extent = ALL
 ) -> Tensor:
     """As `TensorEmbedding`, tensors [N,9,C]."""
     embedding = network.embedding
@@ -182,7 +184,7 @@ def embed(
         own = embedding.filter(*radial_of(network, vectors.new_zeros(1)))[0, 0] * (at_target + at_source)
         own = own * network.config.self_message
 
-    def work(block: Block, at_target: Tensor, own: Tensor, at_source: Tensor, vectors: Tensor) -> Tensor:
+    def work(block: AtomBlock, at_target: Tensor, own: Tensor, at_source: Tensor, vectors: Tensor) -> Tensor:
         (distance, direction), target = geometry(vectors), plan.target(block)
         pair = at_target.index_select(0, target) + at_source
         weights = to_components(embedding.filter(*radial_of(network, distance)) * pair[:, None])
@@ -202,10 +204,10 @@ def _sending(layer: Interaction) -> Callable[..., Tensor]:
     return lambda block, x: layer.send(x)[1]
 
 
-def _equilibrated(plan: Plan, equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> Tensor:
+def _equilibrated(plan: BlockPlan, equilibrate: ChargeEquilibration, x: Tensor, batch: Batch) -> Tensor:
     """As `ChargeEquilibration`, charges [N,K]: the network in blocks, then sums over systems."""
 
-    def propose(block: Block, x: Tensor) -> Tensor:
+    def propose(block: AtomBlock, x: Tensor) -> Tensor:
         _, vector, symmetric = part_norms(x)
         proposed: Tensor = equilibrate.network(equilibrate.norm(torch.cat([x[:, 0], vector, symmetric], dim=-1)))
         return proposed

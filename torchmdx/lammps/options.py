@@ -61,7 +61,7 @@ REFUSED = {
 
 
 @dataclass
-class Given:
+class GivenOptions:
     """input: the file of -in, None without. arguments: all options, spelt as LAMMPS reads them, in their order."""
 
     input: str | None = None
@@ -69,12 +69,12 @@ class Given:
     needs_input: bool = True
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], Given]:
+def split(arguments: Sequence[str]) -> tuple[list[str], GivenOptions]:
     """Takes LAMMPS's options out of a command line; returns the rest, and them.
 
     Raises ValueError for options that cannot work, and for missing values.
     """
-    rest, given, color = [], Given(), list[str]()
+    rest, given, color = [], GivenOptions(), list[str]()
     words = list(arguments)
     while words:
         name, *inline = words[0].split("=", 1) if words[0].startswith("--") else [words[0]]

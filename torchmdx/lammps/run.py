@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torchmdx.lammps.build import FOLDERS, BuildError, load_mpi, plugin_file
+from torchmdx.lammps.build import FOLDERS, PluginError, load_mpi, plugin_file
 
 # Seconds until a message has reached the screen: mpirun passes output on, and drops what is left when it aborts.
 MESSAGE_TIME = 0.5
@@ -18,7 +18,7 @@ MESSAGE_TIME = 0.5
 def open_lammps(arguments: Sequence[str] = ()) -> Any:
     """LAMMPS with the pair style, from its Python module. arguments: of LAMMPS's command line.
 
-    Raises BuildError if LAMMPS is missing or the plugin can't be compiled.
+    Raises PluginError if LAMMPS is missing or the plugin can't be compiled.
     """
     load_mpi()
     folder = str(plugin_file().parent)
@@ -41,7 +41,7 @@ def run_input(path: str | None, arguments: Sequence[str] = ()) -> int:
         lmp = open_lammps(arguments)
         if path is not None:
             lmp.file(path)
-    except BuildError as error:
+    except PluginError as error:
         raise ImportError(str(error)) from error
     except Exception as error:
         # LAMMPS has printed its errors; a process that waits for this one would wait forever.

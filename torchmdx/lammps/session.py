@@ -34,7 +34,7 @@ _EVALUATE = ctypes.CFUNCTYPE(
 _CLOSE = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
-class _Callbacks(ctypes.Structure):
+class _PluginCallbacks(ctypes.Structure):
     """`struct Callbacks` of plugin.h."""
 
     _fields_ = [
@@ -42,7 +42,7 @@ class _Callbacks(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Session:
+class LammpsSession:
     """The potential of one pair style, and the step that evaluates this process's atoms."""
 
     def __init__(self, settings: Settings, local_rank: int) -> None:
@@ -101,16 +101,18 @@ class Session:
         log.info("%s, ghosts within %.1f Å along the directions %s", self.potential.device, self.reach, cut)
 
 
-_sessions: dict[int, Session] = {}
+_sessions: dict[int, LammpsSession] = {}
 _numbers = itertools.count()
 # The C functions must live as long as the plugin, and those of plugins that were loaded before.
-_registered: list[_Callbacks] = []
+_registered: list[_PluginCallbacks] = []
 
 
 def register(path: str) -> None:
     """Gives the functions to the plugin that has been loaded from this path."""
     library = ctypes.CDLL(path)
-    callbacks = _Callbacks(_OPEN(_open), _ELEMENTS(_elements), _ASSIGN(_assign), _EVALUATE(_evaluate), _CLOSE(_close))
+    callbacks = _PluginCallbacks(
+        _OPEN(_open), _ELEMENTS(_elements), _ASSIGN(_assign), _EVALUATE(_evaluate), _CLOSE(_close)
+    )
     _registered.append(callbacks)
     library.torchmdx_register(ctypes.byref(callbacks))
 
@@ -131,7 +133,7 @@ def _guarded(message: int, work: Callable[[], None]) -> int:
 
 def _open(arguments: bytes, local_rank: int, number: Any, reach_out: Any, cutoff_out: Any, message: int) -> int:
     def work() -> None:
-        session = Session(Settings.parse(arguments.decode().split("\n")), local_rank)
+        session = LammpsSession(Settings.parse(arguments.decode().split("\n")), local_rank)
         key = next(_numbers)
         _sessions[key] = session
         number[0], reach_out[0], cutoff_out[0] = key, session.reach, session.cutoff

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import MOST_ACCURATE, Coulomb, CoulombConfig
 from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
+from torchmdx.models.priors.ewald import Splitting
+from torchmdx.structures.cell import volume
+from torchmdx.structures.system import Batch
 
 TREATMENTS = ("ewald", "reaction_field")
 FIELD_CUTOFF = 10.0  # Å, of a reaction field that replaces an Ewald sum
@@ -26,7 +31,7 @@ def with_coulomb_cutoff(
     coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field" truncates
     the energy of periodic systems; None: as the potential, and with a cutoff as "reaction_field". cutoff: Å, of the
     reaction field, which applies to systems that are not periodic only if the potential truncates there too. With an
-    Ewald sum it divides the work and does not change the result.
+    Ewald sum it divides the work and does not change the result; None: steps choose it by size.
     Raises ValueError for a potential without Coulomb energy, an unknown treatment, and a cutoff that is not > 0 and
     finite.
     """
@@ -71,6 +76,25 @@ def with_tight_sums(potential: Potential) -> Potential:
     return _with(potential, tight) if sum_error_of(potential, True) else potential
 
 
+def with_balanced_sums(potential: Potential | Ensemble, batch: Batch) -> Potential | Ensemble:
+    """The same potential with the cutoffs of its Ewald sums, where they are free, for the largest cell of a batch.
+
+    Reads the device.
+    """
+    largest = float(torch.where(batch.pbc.all(-1), volume(batch.cell), 0.0).max()) if batch.num_systems else 0.0
+
+    def balanced(config: CoulombConfig) -> CoulombConfig:
+        if config.periodic != "auto":
+            return config
+        return _summed(config, Splitting.balanced(config.accuracy, largest).cutoff, "auto")
+
+    if not largest or not sum_error_of(potential, True):
+        return potential
+    if isinstance(potential, Ensemble):
+        return Ensemble([_with(member, balanced) for member in potential], potential.names)
+    return _with(potential, balanced)
+
+
 def _changed(potential: Potential, cutoff: float | None, coulomb: str | None) -> Potential:
     if not _coulomb_of(potential):
         given = f"{cutoff} Å" if coulomb is None else repr(coulomb)
@@ -79,14 +103,14 @@ def _changed(potential: Potential, cutoff: float | None, coulomb: str | None) ->
             f"{name} needs a potential with a Coulomb energy, got {given} for {potential.card.title}, which has none"
         )
     if coulomb == "ewald":
-        length = EWALD_CUTOFF if cutoff is None else cutoff
-        return _with(potential, lambda config: _summed(config, length))
+        length, kind = (EWALD_CUTOFF, "auto") if cutoff is None else (cutoff, "ewald")
+        return _with(potential, lambda config: _summed(config, length, kind))
     return _with(potential, lambda config: _truncated(config, cutoff))
 
 
-def _summed(config: CoulombConfig, cutoff: float) -> CoulombConfig:
+def _summed(config: CoulombConfig, cutoff: float, kind: str) -> CoulombConfig:
     longest = config.damping if config.switch is None else config.switch[1]
-    return replace(config, periodic="ewald", cut_in_vacuum=False, cutoff=max(cutoff, float(longest)))
+    return replace(config, periodic=kind, cut_in_vacuum=False, cutoff=max(cutoff, float(longest)))
 
 
 def _truncated(config: CoulombConfig, cutoff: float | None) -> CoulombConfig:

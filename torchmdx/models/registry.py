@@ -32,7 +32,7 @@ class ModelConfig(Protocol):
     def max_z(self) -> int: ...  # the largest atomic number the model supports
 
 
-class Model(NamedTuple):
+class RegisteredModel(NamedTuple):
     """A registered model: the class of its configuration, and factories of its network and head."""
 
     config: type[Any]
@@ -62,11 +62,14 @@ def _coulomb(config: CoulombConfig, model: ModelConfig) -> Coulomb:
 
 
 BUILT_IN = {
-    "tensornet": Model(TensorNetConfig, TensorNet, default_head),
-    "tensornet2": Model(TensorNet2Config, TensorNet2, default_head),
-    "qet": Model(QETConfig, QET, make_qet_head),
+    "tensornet": RegisteredModel(TensorNetConfig, TensorNet, default_head),
+    "tensornet2": RegisteredModel(TensorNet2Config, TensorNet2, default_head),
+    "qet": RegisteredModel(QETConfig, QET, make_qet_head),
 }
-MODELS: dict[str, Model] = {**BUILT_IN, "wrapped": Model(WrappedConfig, new_module, lambda config: Energies())}
+MODELS: dict[str, RegisteredModel] = {
+    **BUILT_IN,
+    "wrapped": RegisteredModel(WrappedConfig, new_module, lambda config: Energies()),
+}
 BUILT_IN_PRIORS = {
     "zbl": RegisteredPrior(ZBLConfig, lambda config, model: ZBL(config)),
     "coulomb": RegisteredPrior(CoulombConfig, _coulomb),
@@ -104,7 +107,7 @@ def register_model(
             f"the config of {name} is missing {', '.join(missing)}: it must have the settings {', '.join(required)}"
         )
     _require_free("model", name, config, MODELS, BUILT_IN)
-    MODELS[name] = Model(config, network, head or default_head)
+    MODELS[name] = RegisteredModel(config, network, head or default_head)
 
 
 def register_prior(config: type[PriorConfig], prior: Callable[[Any], Prior]) -> None:
@@ -146,8 +149,8 @@ def _require_free(
     kind: str,
     name: str,
     config: type[Any],
-    registered: Mapping[str, Model | RegisteredPrior],
-    built_in: Mapping[str, Model | RegisteredPrior],
+    registered: Mapping[str, RegisteredModel | RegisteredPrior],
+    built_in: Mapping[str, RegisteredModel | RegisteredPrior],
 ) -> None:
     """Raises ValueError if the name, or the configuration, belongs to another model or prior."""
     taken = registered.get(name)
@@ -163,7 +166,7 @@ def _same_class(one: type[Any], other: type[Any]) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-def model_of(config: ModelConfig) -> Model:
+def model_of(config: ModelConfig) -> RegisteredModel:
     """The registered model of a configuration. Raises TypeError if there is none."""
     return MODELS[name_of(config)]
 

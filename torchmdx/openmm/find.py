@@ -17,7 +17,7 @@ from torchmdx.openmm.transport_torch import served_by
 from torchmdx.runtime.former_paths import MOVED
 
 
-class _Found(NamedTuple):
+class _FoundForce(NamedTuple):
     """force: as in the System, or the collective variable of a foreign CustomCVForce. reference: "" for torch."""
 
     force: openmm.Force
@@ -48,7 +48,7 @@ def is_scaled_potential(force: openmm.Force) -> bool:
     ] == [VARIABLE]
 
 
-def _described(found: _Found) -> PotentialForce:
+def _described(found: _FoundForce) -> PotentialForce:
     if found.transport == "torch":
         served = served_by(found.force)
         assert served is not None
@@ -57,7 +57,7 @@ def _described(found: _Found) -> PotentialForce:
     return PotentialForce(found.force, found.transport, evaluator)
 
 
-def _search(force: openmm.Force) -> Iterator[_Found]:
+def _search(force: openmm.Force) -> Iterator[_FoundForce]:
     if isinstance(force, openmm.CustomCVForce):
         for index in range(force.getNumCollectiveVariables()):
             for found in _search(force.getCollectiveVariable(index)):
@@ -65,12 +65,12 @@ def _search(force: openmm.Force) -> Iterator[_Found]:
     elif isinstance(force, openmm.PythonForce):
         reference = _python_reference(force)
         if reference is not None:
-            yield _Found(force, "python", reference)
+            yield _FoundForce(force, "python", reference)
     elif type(force).__name__ == "TorchForce":
         if served_by(force) is not None:
-            yield _Found(force, "torch", "")
+            yield _FoundForce(force, "torch", "")
     elif (saved := saved_force(force)) is not None:
-        yield _Found(force, "native", saved.reference)
+        yield _FoundForce(force, "native", saved.reference)
 
 
 def _python_reference(force: openmm.PythonForce) -> str | None:

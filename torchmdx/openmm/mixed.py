@@ -36,7 +36,7 @@ from torchmdx.openmm.mixed_checks import (
 from torchmdx.openmm.mixed_cuts import Border, LinkRequest, link_atoms_of
 from torchmdx.openmm.mixed_electrostatics import require_embedding, take_charges
 from torchmdx.openmm.mixed_pairs import exclude_custom_pairs, exclude_pairs
-from torchmdx.openmm.mixed_terms import Choice
+from torchmdx.openmm.mixed_terms import TermChoice
 from torchmdx.openmm.region_charge import AUTO, charge_of
 
 if TYPE_CHECKING:
@@ -88,13 +88,14 @@ def create_mixed_system(
     embedding: "electrostatic": the charges that the potential predicts interact with the charges outside.
     keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
 
-    Raises ValueError for what docs/openmm.md calls refused, and if λ or a difference needs constraints that were removed.
+    Raises ValueError for what docs/openmm.md refuses, and if λ or a difference needs constraints that were removed.
     """
     require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
     factor = Factor.of(interpolate, difference_group)
     require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
-    parts = _separate(system, topology, atoms, Choice(system, keep, replace), factor, remove_constraints, link_atoms)
+    choice = TermChoice(system, keep, replace)
+    parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
     add_potential(
         parts.outside, topology, potential, parts.region, charge=charge_of(system, parts.region, charge),
         transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
@@ -115,7 +116,7 @@ def require_replaced_constraints(
     link_atoms: LinkRequest = False,
 ) -> None:
     """Raises ValueError if a constraint inside the region has no bond or angle in its place, for an interpolation."""
-    _separate(system, topology, atoms, Choice(system, keep, replace), Factor(None), True, link_atoms)
+    _separate(system, topology, atoms, TermChoice(system, keep, replace), Factor(None), True, link_atoms)
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _separate(
     system: openmm.System,
     topology: app.Topology,
     atoms: Region,
-    choice: Choice,
+    choice: TermChoice,
     factor: Factor | None,
     remove_constraints: bool,
     link_atoms: LinkRequest,

@@ -16,7 +16,7 @@ import openmm
 from torchmdx.openmm.inner_terms import InnerTerms
 from torchmdx.openmm.mixed_cuts import Border
 from torchmdx.openmm.mixed_pair_terms import Exceptions
-from torchmdx.openmm.mixed_terms import Choice, replaced_terms
+from torchmdx.openmm.mixed_terms import TermChoice, replaced_terms
 
 BONDED = {
     "HarmonicBondForce",
@@ -57,7 +57,7 @@ class SeparatedBonded:
 
 
 def separate_bonded(
-    system: openmm.System, border: Border, bonds: set[frozenset[int]], choice: Choice
+    system: openmm.System, border: Border, bonds: set[frozenset[int]], choice: TermChoice
 ) -> SeparatedBonded:
     """Separates the force field's bonded terms inside the border of a region from a copy of `system`.
 

@@ -11,7 +11,7 @@ from torchmdx.openmm.derivatives import described
 from torchmdx.openmm.find import find_in, is_scaled_potential
 from torchmdx.openmm.mixed_bonded import BONDED
 from torchmdx.openmm.mixed_cuts import label
-from torchmdx.openmm.mixed_terms import Choice
+from torchmdx.openmm.mixed_terms import TermChoice
 
 if TYPE_CHECKING:
     from openmm import app
@@ -60,7 +60,7 @@ def _require_no_virtual_sites(system: openmm.System, region: frozenset[int]) -> 
             )
 
 
-def require_known_forces(system: openmm.System, region: frozenset[int], choice: Choice) -> None:
+def require_known_forces(system: openmm.System, region: frozenset[int], choice: TermChoice) -> None:
     """Raises ValueError for a force whose part inside the region is unknown."""
     for index, force in enumerate(system.getForces()):
         if force.getName() not in choice.keep and not _is_known(force, region):

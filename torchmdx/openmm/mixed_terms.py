@@ -31,7 +31,7 @@ _KINDS = {
 _NEVER_KEPT = ("NonbondedForce", "CustomNonbondedForce")
 
 
-class Choice:
+class TermChoice:
     """The user's choice for forces, by name: `keep` them whole, or `replace` their terms inside the region.
 
     Raises ValueError for a name that no force has, or that is in both, and for nonbonded forces to be kept.
@@ -59,7 +59,7 @@ def _names(option: str, given: Iterable[str]) -> set[str]:
 
 
 def replaced_terms(
-    forces: list[InnerTerms], bonds: set[Pair], choice: Choice, exceptions: Callable[[], Exceptions]
+    forces: list[InnerTerms], bonds: set[Pair], choice: TermChoice, exceptions: Callable[[], Exceptions]
 ) -> dict[int, set[int]]:
     """By index of the force, the places in its `terms` that belong to the force field. Raises ValueError.
 

@@ -125,8 +125,13 @@ class ForceSettings:
         """Loads the potential from the files in the settings. Raises as `require_unchanged`."""
         files = self.require_unchanged()
         source = files if isinstance(self.checkpoint, tuple) else files[0]
-        treatment = dict(coulomb_cutoff=self.coulomb_cutoff, coulomb=self.coulomb)
-        return load(source, dtype=self.dtype, device=self.device, **treatment)
+        return load(
+            source,
+            dtype=self.dtype,
+            device=self.device,
+            coulomb_cutoff=self.coulomb_cutoff,
+            coulomb=self.coulomb,
+        )
 
     def require_unchanged(self) -> list[Source]:
         """The files of the potential, which are on this machine: nothing is downloaded.

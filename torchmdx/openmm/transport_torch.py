@@ -87,7 +87,7 @@ class _Plain(_Numbered):
         return energy, forces
 
 
-class _Scaled(_Numbered):
+class _ScaledForce(_Numbered):
     def forward(self, positions: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         energy, forces = torch.ops.torchmdx.openmm_evaluate(positions, positions[:0], self.number)
         return energy * scale.to(energy), forces * scale.to(forces)
@@ -107,7 +107,7 @@ class _PeriodicScaled(_Numbered):
 
 _MODULES: dict[tuple[bool, bool], type[_Numbered]] = {
     (False, False): _Plain,
-    (False, True): _Scaled,
+    (False, True): _ScaledForce,
     (True, False): _Periodic,
     (True, True): _PeriodicScaled,
 }

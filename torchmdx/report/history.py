@@ -14,7 +14,7 @@ from torchmdx.runtime.files import write_whole
 STEPS, EPOCHS = "steps.csv", "epochs.csv"
 
 
-class Table:
+class HistoryFile:
     """A CSV file of numbers. `write` flushes every row.
 
     Rows name their columns: a row may omit columns (its fields are empty). For a new column the file is rewritten with

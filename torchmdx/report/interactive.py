@@ -15,7 +15,7 @@ from torchmdx.report.kept_frames import KeptFrame, KeptFrames
 from torchmdx.report.scales import Scales
 from torchmdx.report.style import colours
 from torchmdx.report.view.arrange import movie_of
-from torchmdx.report.view.movie import Frames
+from torchmdx.report.view.movie import MovieFrames
 from torchmdx.report.view.page import encoded, movie_data, require_plotly, rounded, write_page
 
 Floats = NDArray[np.float64]
@@ -104,12 +104,12 @@ def _points(frames: list[KeptFrame], references: Floats, units: Scales) -> dict[
     }
 
 
-def _frames(frames: list[KeptFrame], captions: list[str]) -> Frames:
+def _frames(frames: list[KeptFrame], captions: list[str]) -> MovieFrames:
     def cell_of(frame: KeptFrame) -> Floats | None:
         volume = abs(float(np.linalg.det(frame.cell)))
         return frame.cell if frame.pbc.any() and volume > LEAST_VOLUME else None
 
-    return Frames(
+    return MovieFrames(
         title="",
         numbers=[frame.numbers for frame in frames],
         positions=[frame.positions for frame in frames],

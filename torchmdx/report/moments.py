@@ -104,8 +104,8 @@ class Sample:
     def __init__(self, size: int = 100_000, num_extreme: int = 200, seed: int = 0) -> None:
         random = np.random.default_rng(seed)
         # The pairs with the smallest of random keys are an unbiased sample.
-        self._sample = _Smallest(size, lambda labels, _: random.random(len(labels)))
-        self._extreme = _Smallest(num_extreme, lambda labels, predicted: -np.abs(predicted - labels))
+        self._sample = _SmallestPairs(size, lambda labels, _: random.random(len(labels)))
+        self._extreme = _SmallestPairs(num_extreme, lambda labels, predicted: -np.abs(predicted - labels))
         self._size, self.num_seen = size, 0
 
     def add(self, labels: Any, predicted: Any) -> None:
@@ -126,7 +126,7 @@ class Sample:
         return self._extreme.pairs() if self.num_seen > self._size else np.zeros((0, 2))
 
 
-class _Smallest:
+class _SmallestPairs:
     """The pairs with the smallest keys; between tidyings up to twice as many."""
 
     def __init__(self, size: int, key: Callable[[Floats, Floats], Floats]) -> None:

@@ -25,7 +25,7 @@ class Picture:
 
 
 @dataclass
-class Section:
+class PageSection:
     """A heading and its content, in this order: texts, pictures side by side, tables by title."""
 
     title: str
@@ -38,7 +38,7 @@ def page(
     title: str,
     subtitle: str,
     hints: Sequence[str],
-    sections: Sequence[Section],
+    sections: Sequence[PageSection],
     verdicts: Sequence[str] = (),
     interactive: str = "",
 ) -> str:

@@ -13,7 +13,7 @@ from torchmdx.report import plots, spread_plot, tables
 from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
 from torchmdx.report.history import EPOCHS, read_table
-from torchmdx.report.page import Picture, Section
+from torchmdx.report.page import PageSection, Picture
 from torchmdx.report.scales import Scales
 from torchmdx.report.style import DOTS_AN_INCH
 from torchmdx.runtime.wording import fixed
@@ -34,7 +34,7 @@ SPREAD_NOTE = (
 ENERGY_NOTE = f"The potential's reference energies of the elements are subtracted from both. {PARITY_NOTE}"
 
 
-def curves(directory: Path, history: Path | None) -> list[Section]:
+def curves(directory: Path, history: Path | None) -> list[PageSection]:
     """Learning curves, if there is a history. history: epochs.csv or its folder."""
     if history is None:
         return []
@@ -42,10 +42,10 @@ def curves(directory: Path, history: Path | None) -> list[Section]:
     path = directory / "learning_curves.png"
     if not file.is_file() or not plots.learning_curves(path, read_table(file)):
         return []
-    return [Section("Learning curves", [CURVES_NOTE], [_picture(path, "learning curves")])]
+    return [PageSection("Learning curves", [CURVES_NOTE], [_picture(path, "learning curves")])]
 
 
-def parity(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+def parity(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
     """Parity plots of energies, forces and stress, a picture for each set."""
     sections = []
     for kind, heading, what, axis, unit, note in (
@@ -62,11 +62,11 @@ def parity(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[
                 plots.parity(path, sample, moments, unit, axis, what, title=f"{name}: {moments.count:,} {noun}")
                 pictures.append(_picture(path, f"parity plot, {what}, {name}"))
         if pictures:
-            sections.append(Section(f"Predicted {heading}", [note], pictures))
+            sections.append(PageSection(f"Predicted {heading}", [note], pictures))
     return sections
 
 
-def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
     """Histograms of errors."""
     energies = {name: errors.energy_errors for name, errors in found.items()}
     forces = {name: errors.forces_pairs.pairs @ [-1.0, 1.0] for name, errors in found.items()}
@@ -81,10 +81,10 @@ def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) ->
         if plots.error_histogram(path, errors, unit, title):
             pictures.append(_picture(path, title))
     text = "The first and the last bar include all errors beyond them."
-    return [Section("Distribution of errors", [text], pictures)] if pictures else []
+    return [PageSection("Distribution of errors", [text], pictures)] if pictures else []
 
 
-def spreads(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+def spreads(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
     """Spread of an ensemble against its error, for each set."""
     pictures = []
     for kind, what, unit in (
@@ -97,10 +97,10 @@ def spreads(directory: Path, found: Mapping[str, Errors], units: Scales) -> list
             counted = "energies" if kind == "energy" else "forces"
             if spread_plot.spread_and_error(path, both, unit, what, title=f"{name}: {both.count:,} {counted}"):
                 pictures.append(_picture(path, f"spread and error of {what}, {name}"))
-    return [Section("Spread and error", [SPREAD_NOTE], pictures)] if pictures else []
+    return [PageSection("Spread and error", [SPREAD_NOTE], pictures)] if pictures else []
 
 
-def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[Section]:
+def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
     """Errors by element, size and formula."""
     pictures, shown = [], {}
     path = directory / "errors_by_element.png"
@@ -114,10 +114,10 @@ def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[
     if not pictures:
         return []
     shown |= tables.by_formula(found, units)
-    return [Section("Errors by element and size", [], pictures, shown)]
+    return [PageSection("Errors by element and size", [], pictures, shown)]
 
 
-def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scales) -> list[Section]:
+def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scales) -> list[PageSection]:
     """The frames with the largest errors, with file and number."""
     shown, most = {}, 10 if len(found) == 1 else 5
     for name, errors in found.items():
@@ -127,16 +127,16 @@ def worst(found: Mapping[str, Errors], stores: Mapping[str, Store], units: Scale
         if errors.worst_forces:
             shown[f"Forces{prefix}"] = tables.worst_forces(errors.worst_forces[:most], origin, units)
     text = "Frames and atoms count from 0. For forces, the component with the largest error in its frame is given."
-    return [Section("Worst frames", [text], tables=shown)] if shown else []
+    return [PageSection("Worst frames", [text], tables=shown)] if shown else []
 
 
-def described(potential: Potential | Ensemble) -> Section:
+def described(potential: Potential | Ensemble) -> PageSection:
     """Architecture and constants; of an ensemble all that its members have, each once."""
     rows = [_described(member) for member in members_of(potential)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     shown = {name: "; ".join(dict.fromkeys(str(row.get(name, "none")) for row in rows)) for name in names}
     members = {"members": len(rows)} if isinstance(potential, Ensemble) else {}
-    return Section("Potential", tables={"": tables.pairs(members | shown)})
+    return PageSection("Potential", tables={"": tables.pairs(members | shown)})
 
 
 def _described(potential: Potential) -> dict[str, object]:

@@ -18,7 +18,7 @@ from torchmdx.report.environment import environment
 from torchmdx.report.errors import Worst
 from torchmdx.report.evaluation import EvaluatedSets, Sets, evaluate_sets
 from torchmdx.report.interactive import write_interactive
-from torchmdx.report.page import Section, page
+from torchmdx.report.page import PageSection, page
 from torchmdx.report.scales import Scales, scales
 from torchmdx.runtime.files import write_whole
 
@@ -37,7 +37,7 @@ def write_report(
     dtype: torch.dtype,
     kcal: bool = False,
     title: str = TITLE,
-    more: Sequence[Section] = (),
+    more: Sequence[PageSection] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Evaluates a potential or ensemble on sets of frames (store, indices); writes `directory`, returns its index.html.
@@ -58,7 +58,7 @@ def write_evaluation(
     config: Mapping[str, Any] | None = None,
     kcal: bool = False,
     title: str = TITLE,
-    more: Sequence[Section] = (),
+    more: Sequence[PageSection] = (),
 ) -> Path:
     """`write_report` for sets that are already evaluated."""
     directory = Path(directory)
@@ -66,7 +66,7 @@ def write_evaluation(
     units, around = scales(kcal), environment(found.device)
     around["precision"] = str(found.dtype).removeprefix("torch.")
     shown = [
-        Section("Errors", tables={"": tables.summary(found.errors, units)}),
+        PageSection("Errors", tables={"": tables.summary(found.errors, units)}),
         *more,
         *sections.curves(directory, history),
         *sections.parity(directory, found.errors, units),
@@ -77,8 +77,8 @@ def write_evaluation(
         sections.described(found.potential),
     ]
     if config:
-        shown.append(Section("Configuration", tables={"": tables.pairs(tables.flat(config))}))
-    shown.append(Section("Environment", tables={"": tables.pairs(around)}))
+        shown.append(PageSection("Configuration", tables={"": tables.pairs(tables.flat(config))}))
+    shown.append(PageSection("Environment", tables={"": tables.pairs(around)}))
     subtitle = f"{around['date']}, torchmdx {torchmdx.__version__}. The numbers are in {NUMBERS} too."
     verdicts = found.verdicts(units)
     numbers = {"environment": around, "verdict": verdicts, "hints": found.hints(), "sets": numbers_of(found, units)}

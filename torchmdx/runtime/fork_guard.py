@@ -17,7 +17,7 @@ HOW = (
 )
 
 
-class _Process:
+class _ForkedProcess:
     """What this process has used, and what its parent had used when it was forked."""
 
     evaluates = False
@@ -32,11 +32,11 @@ def check_fork(device: torch.device) -> None:
     There it warns once that one thread is used. Raises RuntimeError if torch was set to more threads, which would hang,
     or if the parent used the GPU.
     """
-    _Process.evaluates = True
-    if not _Process.forked:
+    _ForkedProcess.evaluates = True
+    if not _ForkedProcess.forked:
         return
     if device.type == "cuda":
-        if _Process.gpu_is_lost:
+        if _ForkedProcess.gpu_is_lost:
             raise RuntimeError(f"a forked process can't use {device}, which its parent has used. {HOW}.")
         return
     if (count := torch.get_num_threads()) > 1:
@@ -44,19 +44,19 @@ def check_fork(device: torch.device) -> None:
             f"this process was forked after an evaluation and can use only one thread, got {count} from "
             f"torch.set_num_threads. {HOW}."
         )
-    if not _Process.warned:
-        _Process.warned = True
+    if not _ForkedProcess.warned:
+        _ForkedProcess.warned = True
         text = "this process was forked after an evaluation, so it evaluates with one thread"
         warnings.warn(f"{text}. {HOW}.", RuntimeWarning, stacklevel=2)
 
 
 def _before_fork() -> None:
-    _Process.gpu_is_lost = _Process.gpu_is_lost or torch.cuda.is_initialized()
+    _ForkedProcess.gpu_is_lost = _ForkedProcess.gpu_is_lost or torch.cuda.is_initialized()
 
 
 def _after_fork_in_child() -> None:
-    if _Process.evaluates:
-        _Process.forked, _Process.warned = True, False
+    if _ForkedProcess.evaluates:
+        _ForkedProcess.forked, _ForkedProcess.warned = True, False
         torch.set_num_threads(1)
 
 

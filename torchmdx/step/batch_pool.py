@@ -29,7 +29,7 @@ _Key = tuple[int, int, bool, bool]
 
 
 @dataclass(eq=False)
-class _Slot:
+class _BatchSlot:
     """A step, and its own inputs on the potential's device, of the padded sizes."""
 
     step: CapturedStep
@@ -42,7 +42,7 @@ class _Slot:
 class _Held:
     """The batch of a pool: the slot whose step holds it, its sizes, and the key of the step of its own size."""
 
-    slot: _Slot
+    slot: _BatchSlot
     num_atoms: int
     num_systems: int
     own: _Key
@@ -83,7 +83,7 @@ class BatchPool:
             self.potential.device, most_steps, most_memory, MOST_CPU_STEPS
         )
         self.mode, self.stress, self.precision = mode, stress, precision
-        self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
+        self._slots: OrderedDict[_Key, _BatchSlot] = OrderedDict()
         self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
         self._held: _Held | None = None
 
@@ -119,7 +119,7 @@ class BatchPool:
         self._held = _Held(slot, batch.num_atoms, batch.num_systems, own)
         return self._held
 
-    def _filled(self, batch: Batch, key: _Key) -> _Slot:
+    def _filled(self, batch: Batch, key: _Key) -> _BatchSlot:
         """The slot of this key, once its step holds the batch."""
         filled = padded_batch(batch, key[0], key[1], self.potential.cutoff)
         # Put back only once it holds the batch: an interruption below drops the step.
@@ -171,7 +171,7 @@ class BatchPool:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_slots": OrderedDict(), "_asked": Counter(), "_held": None}
 
-    def _slot_of(self, held: _Held) -> _Slot:
+    def _slot_of(self, held: _Held) -> _BatchSlot:
         """The slot for an evaluation: from OWN_AFTER on, one of the batch's own size."""
         if self._slots.get(held.own) is held.slot:
             return held.slot
@@ -184,7 +184,7 @@ class BatchPool:
         del held, batch  # if memory runs out, nothing else may refer to the step
         return self._hold(of_last_call, own, own).slot
 
-    def _evaluated(self, slot: _Slot, copy: bool) -> StepResult:
+    def _evaluated(self, slot: _BatchSlot, copy: bool) -> StepResult:
         try:
             return slot.step(slot.positions, slot.cell, copy=copy)
         except OutOfDeviceMemory:
@@ -218,8 +218,8 @@ class BatchPool:
     def _shares(self) -> bool:
         return self.potential.device.type == "cuda"
 
-    def _make(self, filled: Batch) -> _Slot:
+    def _make(self, filled: Batch) -> _BatchSlot:
         options = dict(mode=self.mode, stress=self.stress, precision=self.precision)
         step = CapturedStep(self.potential, filled, **options)  # type: ignore[arg-type]
         inputs = step.buffers.inputs  # without a GPU those of the host, too
-        return _Slot(step, inputs["positions"], inputs["cell"])
+        return _BatchSlot(step, inputs["positions"], inputs["cell"])

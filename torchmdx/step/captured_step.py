@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.choose import engine_for, from_outside, slower_because
+from torchmdx.models.coulomb_cutoff import with_balanced_sums
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
@@ -87,8 +88,8 @@ class CapturedStep(StepState):
         if audit_every < 0:
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
         self.precision, dtype = checked_precision(potential, precision), potential.dtype
-        self.potential, self.device = frozen(potential), potential.device
-        self.batch = Batch.of(structure).to(self.device)
+        self.batch, self.device = Batch.of(structure).to(potential.device), potential.device
+        self.potential = frozen(with_balanced_sums(potential, self.batch))
         potential.require_elements(self.batch.atomic_numbers)
         self.periodic = bool(self.batch.pbc.any())
         self.skin, self.audit_every, self.engine_asked = skin, audit_every, engine

@@ -86,8 +86,8 @@ def begin(
 
 def record_changes(config: Config, trainer: Trainer, directory: Path) -> None:
     """Prints the settings that change as a run is resumed, and writes them to config.yaml; its state keeps them all."""
-    change = trainer.changes[-1] if trainer.changes else {"step": None}
-    if change["step"] != trainer.global_step:
+    change = trainer.changes[-1] if trainer.changes else None
+    if change is None or change["step"] != trainer.global_step:
         return
     shown = "; ".join(f"{key}: {then} -> {now}" for key, (then, now) in change["settings"].items())
     say(f"changed from epoch {trainer.epoch + 1} on: {shown}")

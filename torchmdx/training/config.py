@@ -187,6 +187,10 @@ class FinetuneSection(Section):
 
     checkpoint: str | None = Field(default=None, description="potential to start from; null: train from scratch")
     freeze: list[str] = Field(default=[], description="modules to freeze: [network.embedding, network.layers.0]")
+    lora: Count | None = Field(
+        default=None,
+        description="rank of low-rank adapters (LoRA) of the linear maps, which are trained alone; null: all weights",
+    )
     references: Literal["keep", "shift"] = Field(
         default="keep",
         description="reference energies: keep, or shift (least-squares fit to the errors of the checkpoint)",
@@ -202,6 +206,12 @@ class FinetuneSection(Section):
         default=0.5, description="replayed frames as a fraction of each batch"
     )
     replay_weight: Positive = Field(default=1.0, description="factor of the weights of replayed frames in the loss")
+
+    @model_validator(mode="after")
+    def _adapters(self) -> FinetuneSection:
+        if self.lora is not None and self.checkpoint is None:
+            raise ValueError(f"lora needs a checkpoint to fine-tune, got lora {self.lora} without one")
+        return self
 
     @model_validator(mode="after")
     def _replay(self) -> FinetuneSection:

@@ -48,8 +48,14 @@ def _compared(
     frames = frames.take(np.flatnonzero(frames.has_energy & frames.has_forces))
     if not len(frames):
         return np.zeros(3)
-    sizes = dict(num_atoms=frames.num_atoms, num_systems=len(frames), cutoff=potential.cutoff, dtype=potential.dtype)
-    labelled = label(frames, indices[: len(frames)], **sizes).to(potential.device)
+    labelled = label(
+        frames,
+        indices[: len(frames)],
+        num_atoms=frames.num_atoms,
+        num_systems=len(frames),
+        cutoff=potential.cutoff,
+        dtype=potential.dtype,
+    ).to(potential.device)
     result = evaluate(potential, labelled.batch)
     assert result.forces is not None
     predicted = result.forces.detach().double().cpu().numpy()[: frames.num_atoms]

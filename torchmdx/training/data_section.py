@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from torchmdx.datasets.blocks import Keys
 from torchmdx.datasets.readers import FORMATS
-from torchmdx.datasets.reading import Reading
+from torchmdx.datasets.reading import ReadingOptions
 from torchmdx.datasets.splits import PARTS
 from torchmdx.training.section import Files, Finite, Part, Positive, Section, Seed
 
@@ -116,9 +116,9 @@ class DataSection(Section):
         wanted = {"train": self.train, "validation": self.validation, "test": test}
         return {name: (None if name == "train" else 0) if name in files else size for name, size in wanted.items()}
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadingOptions:
         """How files are read."""
-        return Reading(
+        return ReadingOptions(
             format=self.format,
             energy_unit=self.energy_unit,
             length_unit=self.length_unit,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchmdx.report.history import EPOCHS, STEPS, Table
+from torchmdx.report.history import EPOCHS, STEPS, HistoryFile
 from torchmdx.runtime.files import write_whole
 
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
@@ -92,8 +92,8 @@ class _Logger(Protocol):
 
 class _Csv(_Logger):
     def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None:
-        self._steps = Table(directory / STEPS, ("step",), resume_at)
-        self._epochs = Table(directory / EPOCHS, ("epoch", "step"), resume_at)
+        self._steps = HistoryFile(directory / STEPS, ("step",), resume_at)
+        self._epochs = HistoryFile(directory / EPOCHS, ("epoch", "step"), resume_at)
 
     @staticmethod
     def require() -> None:

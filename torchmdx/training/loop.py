@@ -14,6 +14,7 @@ from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.training.adapters import merged
 from torchmdx.training.batches import Batches, Ranks, Replay
 from torchmdx.training.config import Config
 from torchmdx.training.contradiction import contradiction, is_due
@@ -117,7 +118,10 @@ class Trainer:
             return
         write(self, self.directory / STATE, capacities)
         with averaged(self.step.optimizer):
-            save(self.potential, self.directory / LAST)
+            self._write(LAST)
+
+    def _write(self, name: str) -> None:
+        save(merged(self.potential), self.directory / name)
 
     # Training
 
@@ -173,7 +177,7 @@ class Trainer:
         self.best, self.best_errors = choice(found), found
         self.before = found | self._of_test_set()
         if not self.group.rank:
-            save(self.potential, self.directory / BEST)
+            self._write(BEST)
         if logs is not None:
             logs.epoch(0, 0, found)
 
@@ -245,7 +249,7 @@ class Trainer:
         if NEW not in self.validation:
             if not self.group.rank:
                 with averaged(self.step.optimizer):
-                    save(self.potential, self.directory / BEST)
+                    self._write(BEST)
         elif self.epoch % every == 0 or self.epoch == self.config.training.epochs:
             found = validate(self.step, self.validation, self.config, self.epoch)
             values |= found
@@ -263,7 +267,7 @@ class Trainer:
         self.best, self.best_epoch, self.waited, self.best_errors = loss, self.epoch, 0, found
         if not self.group.rank:
             with averaged(self.step.optimizer):
-                save(self.potential, self.directory / BEST)
+                self._write(BEST)
 
     def _names(self, labelled: LabelledBatch) -> str:
         shown = [f"{k} ({self.store.origin(int(k))[0]}:{self.store.origin(int(k))[1]})" for k in labelled.frames[:8]]

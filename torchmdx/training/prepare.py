@@ -16,6 +16,7 @@ from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.model_card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.wording import signed
+from torchmdx.training.adapters import add_adapters
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import launched
 from torchmdx.training.labelled import label
@@ -62,6 +63,12 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
     freeze(potential, finetune.freeze)
     if finetune.checkpoint is not None:
         require_trainable(potential, new)
+    if finetune.lora is not None:
+        # Embeddings of elements that the checkpoint does not know have to be trained whole.
+        count = add_adapters(potential, finetune.lora, config.training.seed, ("network.embedding",) if new else ())
+        if not launched():
+            every = sum(weight.numel() for weight in potential.parameters())
+            print(f"adapters of rank {finetune.lora}: {count:,} of {every:,} weights are trained", file=sys.stderr)
     return potential.train()
 
 

@@ -16,7 +16,7 @@ from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.blocks import Keys
 from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.frames import Frames
-from torchmdx.datasets.reading import Reading
+from torchmdx.datasets.reading import ReadingOptions
 from torchmdx.datasets.references import composition
 from torchmdx.datasets.source_state import source_state
 from torchmdx.datasets.splits import Split
@@ -102,15 +102,15 @@ def _files(config: Config) -> list[str]:
     return files_of(config.finetune.replay) or []
 
 
-def _reading(config: Config) -> Reading:
+def _reading(config: Config) -> ReadingOptions:
     """Files are read as those of the data; names and units of labels do not matter if they are computed."""
     reading = config.data.reading()
     if all(Store.is_store(file) for file in _files(config)):
-        return Reading(broken=reading.broken)
+        return ReadingOptions(broken=reading.broken)
     if config.finetune.replay_labels == "file":
         return reading
     keys, kept = reading.keys, ("charge", "positions", "atomic_numbers", "cell")
-    return Reading(
+    return ReadingOptions(
         format=reading.format,
         length_unit=reading.length_unit,
         keys=Keys(**{name: getattr(keys, name) for name in kept}),

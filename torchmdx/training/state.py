@@ -36,7 +36,7 @@ CHANGEABLE = ("optimizer.", "schedule.", "loss.")
 CHANGEABLE_ALONE = ("training.validate_every", "training.validation_batch_size", "training.deterministic")
 
 # Settings that version 0.1 did not have, and how it trained.
-ADDED = {"model.messages": "source", "training.resample": False}
+ADDED = {"model.messages": "source", "training.resample": False, "finetune.lora": None}
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:

@@ -41,8 +41,6 @@ HEAD_ROOM, LEAST_ROOM = 0.06, 64
 DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
 # Systems of fewer atoms use the all-pairs search, which accepts other systems in its existing buffers.
 LARGE_SYSTEM = 1500
-
-
 LossHook = Callable[[Result, LabelledBatch], Tensor]
 
 
@@ -90,11 +88,9 @@ class TrainStep:
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = Network.of(potential).has_pairs
-        # An Ewald sum chooses its vectors for every batch, on the host.
-        record = record and not sum_error_of(potential, periodic=True)
+        record = record and not sum_error_of(potential, periodic=True)  # an Ewald sum reads every batch on the host
         self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
-        self.weights = self.flat.values.new_zeros(len(TERMS))
-        self.stop = self.flat.values.new_zeros(())
+        self.weights, self.stop = self.flat.values.new_zeros(len(TERMS)), self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
         if self.device.type == "cpu":
@@ -250,10 +246,8 @@ class TrainStep:
 
     def _losses(self, result: Result, labelled: LabelledBatch) -> tuple[list[Tensor], list[Tensor]]:
         """Losses and mean absolute errors of all terms; 0 for omitted ones."""
-        dtype = labelled.forces.dtype
-        zero = labelled.forces.new_zeros(())
-        found = {}
-        importance = labelled.frame_weight
+        dtype, zero = labelled.forces.dtype, labelled.forces.new_zeros(())
+        found, importance = {}, labelled.frame_weight
         if "energy" in self.terms:
             # In float64, because total energies are large compared with their errors.
             errors = (result.energy - labelled.energy).to(dtype) / labelled.count

@@ -20,7 +20,7 @@ MAX_FAILURES = 3
 
 
 @dataclass(eq=False)
-class Work:
+class GraphedWork:
     """The number of runs of some work, and its graph once it is captured."""
 
     runs: int = 0
@@ -28,7 +28,7 @@ class Work:
     result: Tensor | None = None
 
 
-Graphs = dict[str, Work]
+Graphs = dict[str, GraphedWork]
 
 
 class StepGraphs:
@@ -46,7 +46,7 @@ class StepGraphs:
 
     def run(self, graphs: Graphs, kind: str, function: Callable[[], Tensor]) -> Tensor:
         """The result of the function, from a replay if `graphs`, which belong to its buffers, hold its graph."""
-        work = graphs.setdefault(kind, Work())
+        work = graphs.setdefault(kind, GraphedWork())
         if work.graph is None and work.runs >= WARM_UP_RUNS and self.why_not is None:
             self._capture(work, function)
         work.runs += 1
@@ -58,7 +58,7 @@ class StepGraphs:
         self.num_replays += 1
         return work.result.clone()
 
-    def _capture(self, work: Work, function: Callable[[], Tensor]) -> None:
+    def _capture(self, work: GraphedWork, function: Callable[[], Tensor]) -> None:
         graph = torch.cuda.CUDAGraph()
         assert work.result is not None  # from a run without graph
         result = torch.empty_like(work.result)  # outside the pool, whose memory other graphs reuse

@@ -58,6 +58,7 @@ def test_an_ensemble_goes_into_one_file(members, file):
     assert "members.0.network.readout.weight" in names
 
 
+@pytest.mark.nightly
 def test_every_way_to_give_an_ensemble(members, file, tmp_path, ethanol):
     paths = [tmp_path / f"{k}.safetensors" for k in range(3)]
     for member, path in zip(members, paths, strict=True):

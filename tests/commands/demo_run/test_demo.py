@@ -118,6 +118,7 @@ def test_the_log_has_the_temperature_of_the_thermostat(command, no_report, tmp_p
     assert rows["temperature_K"][1] == pytest.approx(2 * kinetic / (66 * BOLTZMANN), abs=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("seconds_a_step", "frames"), [(0.01, 5), (0.001, 50), (0.0005, 100)])
 def test_the_demo_takes_its_time_on_a_machine_that_changes_its_speed(
     command, no_report, tmp_path, monkeypatch, seconds_a_step, frames

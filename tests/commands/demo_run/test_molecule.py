@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from torchmdx.commands.demo_run.molecule import Molecule
+from torchmdx.commands.demo_run.molecule import DemoMolecule
 from torchmdx.commands.demo_run.torsions import PHI, PSI
 from torchmdx.report.view.torsions import torsion
 
 
 @pytest.fixture
 def molecule(tmp_path):
-    return Molecule(tmp_path / "start.pdb")
+    return DemoMolecule(tmp_path / "start.pdb")
 
 
 def test_labels(molecule):

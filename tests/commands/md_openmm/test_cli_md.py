@@ -69,6 +69,7 @@ def test_the_last_line_shows_the_last_step(capsys, model, ethanol_file, unplotte
         assert f" {temperature[int(steps[1])]:.0f} K " in last
 
 
+@pytest.mark.nightly
 def test_nve_conserves_energy_to_second_order(model, ethanol_file, unplotted):
     spread = []
     for timestep, steps in ((1.0, 100), (0.5, 200)):
@@ -81,6 +82,7 @@ def test_nve_conserves_energy_to_second_order(model, ethanol_file, unplotted):
     assert 2.5 < spread[0] / spread[1] < 6
 
 
+@pytest.mark.nightly
 def test_nvt_has_the_requested_temperature(model, salt_file, unplotted):
     friction, steps = 100, 2000
     options = ["--temperature", 450, "--friction", friction, "--timestep", 1, "--steps", steps, "--log-every", 2]
@@ -93,6 +95,7 @@ def test_nvt_has_the_requested_temperature(model, salt_file, unplotted):
     assert temperature.var() / 450**2 == pytest.approx(2 / 45, rel=0.4)
 
 
+@pytest.mark.nightly_for("anisotropic")
 @pytest.mark.parametrize("barostat", ["isotropic", "anisotropic"])
 def test_npt_changes_the_box(model, salt_file, unplotted, barostat):
     options = ["--ensemble", "npt", "--pressure", 1e6, "--barostat", barostat, "--steps", 300, "--timestep", 1]

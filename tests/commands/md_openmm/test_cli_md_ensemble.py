@@ -35,6 +35,7 @@ def spread_of(calculator, atoms, positions):
     return calculator.results["forces_spread"].max()
 
 
+@pytest.mark.nightly
 def test_a_run_stops_at_the_spread_limit_and_continues_with_another(capsys, members, ethanol, ethanol_file, unplotted):
     assert md(ethanol_file, "all.safetensors", "free", *OPTIONS, "--steps", 40) == 0
     frames = read_dcd(Path("free.dcd"))["frames"]

@@ -9,12 +9,12 @@ from ase.calculators.emt import EMT
 
 from torchmdx.datasets.labelling import calculators
 from torchmdx.datasets.labelling.calculators import Choice, Labeller, parse_options, xtb_multiplicity
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.structures.units import BOHR, HARTREE
 
 
 def labels(atoms, name, **options):
-    return Labeller(Choice(name, options)).labels(Geometry.from_ase(atoms))
+    return Labeller(Choice(name, options)).labels(UnlabelledStructure.from_ase(atoms))
 
 
 def direct(atoms, method, charge=0, uhf=0, accuracy=0.1) -> tuple[float, np.ndarray]:
@@ -52,17 +52,17 @@ def test_xtb_gets_charge_and_spin(charge, multiplicity, uhf):
 
 
 def test_spin_must_fit_the_electrons():
-    water = Geometry.from_ase(molecule("H2O"))
+    water = UnlabelledStructure.from_ase(molecule("H2O"))
     assert xtb_multiplicity(water) == 1
-    assert xtb_multiplicity(Geometry.from_ase(molecule("H2O"), charge=1.0)) == 2
-    assert xtb_multiplicity(Geometry.from_ase(Atoms("Ce"))) == 2  # 3 valence electrons in GFN-xTB, 58 in all
-    wrong = Geometry.from_ase(molecule("H2O"), charge=-1.0, multiplicity=3)
+    assert xtb_multiplicity(UnlabelledStructure.from_ase(molecule("H2O"), charge=1.0)) == 2
+    assert xtb_multiplicity(UnlabelledStructure.from_ase(Atoms("Ce"))) == 2  # 3 valence electrons in GFN-xTB, 58 in all
+    wrong = UnlabelledStructure.from_ase(molecule("H2O"), charge=-1.0, multiplicity=3)
     with pytest.raises(ValueError, match=r"must be 2, 4, \.\.\. with an odd number of electrons \(charge -1\), got 3"):
         xtb_multiplicity(wrong)
     with pytest.raises(ValueError, match=r"must be 1, 3, \.\.\. with an even number of electrons \(charge 0\), got 0"):
-        xtb_multiplicity(Geometry.from_ase(molecule("H2O"), multiplicity=0))
+        xtb_multiplicity(UnlabelledStructure.from_ase(molecule("H2O"), multiplicity=0))
     with pytest.raises(ValueError, match="must be an integer for xTB, got 0.5"):
-        xtb_multiplicity(Geometry.from_ase(molecule("H2O"), charge=0.5))
+        xtb_multiplicity(UnlabelledStructure.from_ase(molecule("H2O"), charge=0.5))
 
 
 def test_xtb_labels_do_not_depend_on_what_came_before():
@@ -70,7 +70,7 @@ def test_xtb_labels_do_not_depend_on_what_came_before():
     for seed in range(3):
         atoms = molecule("CH3OH")
         atoms.rattle(0.1, seed=seed)
-        geometries.append(Geometry.from_ase(atoms))
+        geometries.append(UnlabelledStructure.from_ase(atoms))
     one = Labeller(Choice("gfn2-xtb", {"accuracy": 1.0}))
     after_others = [one.labels(geometry).forces for geometry in geometries][-1]
     alone = Labeller(Choice("gfn2-xtb", {"accuracy": 1.0})).labels(geometries[-1]).forces
@@ -192,20 +192,20 @@ def test_options_are_read_as_what_they_are():
 
 def test_where_the_charge_comes_from():
     atoms = Atoms("NaCl", [[0, 0, 0], [0, 0, 2]])
-    assert Geometry.from_ase(atoms).charge == 0
+    assert UnlabelledStructure.from_ase(atoms).charge == 0
     atoms.set_initial_charges([0.6, 0.4])
-    assert Geometry.from_ase(atoms).charge == 1
+    assert UnlabelledStructure.from_ase(atoms).charge == 1
     atoms.info["key_value_pairs"] = {"charge": -2}
-    assert Geometry.from_ase(atoms).charge == -2
+    assert UnlabelledStructure.from_ase(atoms).charge == -2
     atoms.info["charge"] = 3
     with pytest.raises(ValueError, match=r"must state one total charge, got 'charge' \+3 and 'charge' -2"):
-        Geometry.from_ase(atoms)
+        UnlabelledStructure.from_ase(atoms)
     del atoms.info["key_value_pairs"]
-    assert Geometry.from_ase(atoms).charge == 3
-    assert Geometry.from_ase(atoms, charge=0.0).charge == 0
+    assert UnlabelledStructure.from_ase(atoms).charge == 3
+    assert UnlabelledStructure.from_ase(atoms, charge=0.0).charge == 0
     atoms.info = {}
     atoms.set_initial_charges([0.6, 0.3])
     with pytest.raises(
         ValueError, match=r"must add up to an integer .* got 0.9 e; --charge, or charge=, sets the total"
     ):
-        Geometry.from_ase(atoms)
+        UnlabelledStructure.from_ase(atoms)

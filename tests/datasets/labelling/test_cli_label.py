@@ -64,6 +64,7 @@ def wait_for_evaluations(count, process):
         time.sleep(0.01)
 
 
+@pytest.mark.nightly
 def test_a_whole_run_with_order_stress_charge_and_origin(capsys):
     crystal = bulk("Cu", cubic=True)
     crystal.rattle(0.05, seed=3)
@@ -90,6 +91,7 @@ def test_a_whole_run_with_order_stress_charge_and_origin(capsys):
     assert sorted(os.listdir()) == ["a.xyz", "b", "out.xyz"]
 
 
+@pytest.mark.nightly
 def test_failures_are_told_noted_and_tried_again(capsys):
     wanted = toys.write_frames("a.xyz", 6)
     Path("once").mkdir()
@@ -110,6 +112,7 @@ def test_failures_are_told_noted_and_tried_again(capsys):
     assert sorted(os.listdir()) == ["a.xyz", "evaluations", "once", "out.xyz"]
 
 
+@pytest.mark.nightly
 def test_no_output_where_all_fail(capsys):
     toys.write_frames("a.xyz", 2)
     assert label("a.xyz", "-o", "out.xyz", *SPRINGS, *option(fail=[0, 1]), "--workers", 1) == 1
@@ -117,6 +120,7 @@ def test_no_output_where_all_fail(capsys):
     assert not Path("out.xyz").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_kill_after_kill_loses_and_doubles_nothing():
     wanted = toys.write_frames("a.xyz", 40)
@@ -142,6 +146,7 @@ def test_kill_after_kill_loses_and_doubles_nothing():
     assert max(evaluated().values()) <= 3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_stops_cleanly_and_says_how_to_go_on(number):
     wanted = toys.write_frames("a.xyz", 8)
@@ -162,9 +167,9 @@ def test_a_signal_stops_cleanly_and_says_how_to_go_on(number):
 
 
 def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monkeypatch):
-    from torchmdx.datasets.labelling.geometry import Geometry
+    from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 
-    wanted, make, read = toys.write_frames("a.xyz", 8), Geometry.from_ase, []
+    wanted, make, read = toys.write_frames("a.xyz", 8), UnlabelledStructure.from_ase, []
 
     def slow(*given):
         read.append(1)
@@ -174,7 +179,7 @@ def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monke
 
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]
     with monkeypatch.context() as patch:
-        patch.setattr(Geometry, "from_ase", slow)
+        patch.setattr(UnlabelledStructure, "from_ase", slow)
         assert label(*command) == 128 + signal.SIGTERM
     assert len(read) == 3
     out, err = capsys.readouterr()
@@ -199,6 +204,7 @@ def test_a_second_run_of_the_same_output_is_refused(capsys):
     assert not Path("out.xyz.lock").exists()
 
 
+@pytest.mark.nightly
 def test_going_on_with_something_else_is_refused(capsys):
     toys.write_frames("a.xyz", 4)
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]
@@ -215,6 +221,7 @@ def test_going_on_with_something_else_is_refused(capsys):
     assert [atoms.info["charge"] for atoms in ase.io.read("out.xyz", ":")] == [1] * 5
 
 
+@pytest.mark.nightly
 def test_an_output_is_not_replaced_unasked(capsys):
     wanted = toys.write_frames("a.xyz", 1)
     Path("out.xyz").write_text("precious")

@@ -10,7 +10,7 @@ from ase.calculators.mixing import SumCalculator
 
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.file_folders import remove_empty, use_folder
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.work import LabelWork
 from torchmdx.datasets.labelling.workers import Task, Workers
 
@@ -38,7 +38,7 @@ def test_labels_of_workers_are_not_mixed(tmp_path, monkeypatch, directory):
         tmp_path / "out.files",
     )
     with Workers(work, 3, timeout=None, log=tmp_path / "log", stopped=lambda: False) as workers:
-        tasks = [Task(number, Geometry.from_ase(atoms)) for number, atoms in enumerate(made)]
+        tasks = [Task(number, UnlabelledStructure.from_ase(atoms)) for number, atoms in enumerate(made)]
         found = {outcome.name: outcome for outcome in workers.run(tasks) if outcome is not None}
     for number, atoms in enumerate(made):
         assert found[number].error is None

@@ -11,7 +11,7 @@ from torchmdx.datasets.labelling import conformers as conformers_module
 from torchmdx.datasets.labelling.calculators import Choice, Labeller
 from torchmdx.datasets.labelling.conformers import conformers, require_rdkit
 from torchmdx.datasets.labelling.dynamics import langevin, relax
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.normal_modes import normal_modes
 from torchmdx.datasets.labelling.sampling import Molecule, Sampling, sample
 from torchmdx.structures.units import BOLTZMANN
@@ -21,7 +21,7 @@ def nothing():
     pass
 
 
-def made(start, calculator="emt", source=0, **options) -> list[Geometry]:
+def made(start, calculator="emt", source=0, **options) -> list[UnlabelledStructure]:
     molecule = Molecule(source, start if isinstance(start, str) else None, None if isinstance(start, str) else start)
     return sample(molecule, Sampling(**options), Labeller(Choice(calculator)), nothing).geometries
 
@@ -31,8 +31,8 @@ def positions(geometries) -> np.ndarray:
 
 
 @pytest.fixture
-def water() -> Geometry:
-    return Geometry.from_ase(molecule("H2O"))
+def water() -> UnlabelledStructure:
+    return UnlabelledStructure.from_ase(molecule("H2O"))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_modes_leave_out_motions_of_the_whole(relaxed):
 
 
 def test_normal_modes_hold_half_kt_each():
-    start = Geometry.from_ase(Atoms("CNO", [[0, 0, 0], [1.4, 0.2, 0], [0.5, 1.1, 0.3]]))
+    start = UnlabelledStructure.from_ase(Atoms("CNO", [[0, 0, 0], [1.4, 0.2, 0], [0.5, 1.1, 0.3]]))
     temperature, num_modes, count = 50.0, 3, 1500
     found = made(start, "toys:Bonds", method="normal-modes", count=count, temperature=temperature)
     energies = [toys.energy_of_bonds(geometry.positions) for geometry in found]
@@ -114,6 +114,7 @@ def test_soft_modes_are_bounded(relaxed):
     assert bound < 1e-2 * free
 
 
+@pytest.mark.nightly
 def test_dynamics_has_its_temperature():
     atoms = toys.frames(1)[0]
     atoms.info["charge"] = 0
@@ -147,7 +148,7 @@ def test_rattle_has_its_width(water):
     assert moved.std() == pytest.approx(0.03, rel=0.06)
     assert abs(moved.mean()) < 0.003
     with pytest.raises(ValueError, match="lower --temperature or --rattle"):
-        made(Geometry.from_ase(bulk("Cu") * (3, 3, 3)), method="rattle", rattle=0.8)
+        made(UnlabelledStructure.from_ase(bulk("Cu") * (3, 3, 3)), method="rattle", rattle=0.8)
 
 
 @pytest.mark.parametrize("method", ["normal-modes", "md", "rattle"])
@@ -178,7 +179,7 @@ def test_what_was_made_before_a_failure_is_kept(monkeypatch):
             super().calculate(*arguments, **options)
 
     monkeypatch.setattr(toys, "Tiring", Tiring, raising=False)
-    molecule_ = Molecule(0, None, Geometry.from_ase(molecule("N2")))
+    molecule_ = Molecule(0, None, UnlabelledStructure.from_ase(molecule("N2")))
     labeller = Labeller(Choice("toys:Tiring"))
     sampling = Sampling(method="md", count=50, equilibration=10, spacing=10)
     found = sample(molecule_, sampling, labeller, nothing)
@@ -188,6 +189,7 @@ def test_what_was_made_before_a_failure_is_kept(monkeypatch):
         sample(molecule_, sampling, labeller, nothing)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_samples_and_labels_whatever_the_number_of_workers(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -211,6 +213,7 @@ def test_the_command_samples_and_labels_whatever_the_number_of_workers(tmp_path,
         np.testing.assert_allclose(stored["forces"], atoms.get_forces(), atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_sampling_goes_on_by_molecule(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     starts = toys.write_frames("a.xyz", 4)
@@ -225,7 +228,7 @@ def test_sampling_goes_on_by_molecule(tmp_path, monkeypatch, capsys):
     assert "got sampling's seed 1, was 0" in capsys.readouterr().err
     assert cli.main(command) == 0
     assert "sampled" not in capsys.readouterr().err  # that was done, and is not done again
-    starts = [Geometry.from_ase(atoms) for atoms in starts]
+    starts = [UnlabelledStructure.from_ase(atoms) for atoms in starts]
     wanted = [made(start, source=source, method="rattle", count=2) for source, start in enumerate(starts)]
     toys.assert_labelled("out.xyz", [geometry.atoms() for geometries in wanted for geometry in geometries])
 

@@ -11,7 +11,7 @@ import pytest
 import toys
 
 from torchmdx.datasets.labelling.calculators import Choice
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.work import LabelWork
 from torchmdx.datasets.labelling.workers import Task, Workers
 
@@ -23,7 +23,7 @@ def crew(tmp_path, num_workers=1, timeout=None, stopped=lambda: False, name="toy
 
 
 def tasks(count) -> list[Task]:
-    return [Task(number, Geometry.from_ase(atoms)) for number, atoms in enumerate(toys.frames(count))]
+    return [Task(number, UnlabelledStructure.from_ase(atoms)) for number, atoms in enumerate(toys.frames(count))]
 
 
 def run(workers, count) -> list:
@@ -56,6 +56,7 @@ def wait_until(condition, seconds=20.0):
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 def test_every_fault_is_an_outcome_and_the_others_are_done(tmp_path):
     found = outcomes(crew(tmp_path, fail=[1], crash=[2], leave=[4], nan=[5]), 7)
     errors = {name: outcome.error for name, outcome in found.items() if outcome.error}
@@ -74,6 +75,7 @@ def test_every_fault_is_an_outcome_and_the_others_are_done(tmp_path):
     assert not any(is_running(line[1]) for line in done)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_once_costs_nothing_and_its_words_are_kept(tmp_path):
     (tmp_path / "once").mkdir()
     found = outcomes(crew(tmp_path, kill=[1], talk=[2], once=str(tmp_path / "once")), 3)
@@ -83,6 +85,7 @@ def test_a_worker_that_dies_once_costs_nothing_and_its_words_are_kept(tmp_path):
     assert "Fatal Python error: Segmentation fault" in log
 
 
+@pytest.mark.nightly
 def test_a_worker_that_hangs_is_ended_and_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
@@ -100,6 +103,7 @@ def test_several_workers_share_the_work(tmp_path):
     assert len({line[1] for line in evaluations(tmp_path)}) == 2
 
 
+@pytest.mark.nightly
 def test_a_wish_to_stop_is_heard_at_once_and_nothing_runs_on(tmp_path):
     def stopped():
         return (tmp_path / "evaluations").exists()
@@ -110,12 +114,14 @@ def test_a_wish_to_stop_is_heard_at_once_and_nothing_runs_on(tmp_path):
     assert not any(is_running(line[1]) for line in evaluations(tmp_path))
 
 
+@pytest.mark.nightly
 def test_a_calculator_that_cannot_be_made_ends_the_run(tmp_path):
     words = "calculator toys:not_made could not be made with options {}: RuntimeError: no parameters here"
     with pytest.raises(ValueError, match=words):
         run(crew(tmp_path, name="toys:not_made"), 2)
 
 
+@pytest.mark.nightly
 def test_workers_that_all_die_at_the_start_end_the_run(tmp_path):
     with pytest.raises(
         ChildProcessError, match=r"workers die before they are ready \(exit status 9\); see what they printed"
@@ -123,6 +129,7 @@ def test_workers_that_all_die_at_the_start_end_the_run(tmp_path):
         run(crew(tmp_path, 3, name="toys:dies"), 5)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 def test_workers_end_with_their_parent(tmp_path):
     script = tmp_path / "parent.py"

@@ -80,6 +80,7 @@ def test_molecules_of_mixed_sizes_reach_the_minima_of_single_relaxations(potenti
         assert one.atoms.get_potential_energy() == pytest.approx(alone.get_potential_energy(), abs=0.02)
 
 
+@pytest.mark.nightly
 def test_cells_under_pressure_reach_the_minima_of_single_relaxations(repulsive):
     pressure = 60.0
     found = torchmdx.relax(crystals(), repulsive, fmax=2e-3, cell=True, pressure=pressure, batch_atoms=16, **CPU)
@@ -95,6 +96,7 @@ def test_cells_under_pressure_reach_the_minima_of_single_relaxations(repulsive):
         np.testing.assert_allclose(recomputed.get_stress()[:3], -pressure * GPA, atol=5e-3)
 
 
+@pytest.mark.nightly_for("1000")
 @pytest.mark.parametrize("batch_atoms", [1, 12, 1000])
 def test_results_do_not_depend_on_the_batch(repulsive, batch_atoms):
     settings = dict(fmax=0.05, cell=True, pressure=60.0, **CPU)

@@ -79,6 +79,7 @@ def test_temperatures_are_exchanged(model, ethanol_file, capsys):
         assert_same_run(f"whole.{number}", f"half.{number}")
 
 
+@pytest.mark.nightly
 def test_replicas_on_two_devices_are_those_of_one(model, ethanol_file, capsys):
     options = ["--replicas", 3, "--temperatures", "300:310", "--exchange-every", 2]
     assert md(ethanol_file, model, "one", "--steps", 12, *options) == 0

@@ -11,9 +11,7 @@ def test_structures_have_files_of_their_own(tmp_path):
     names = [path.name for path in RunFiles(prefix, 12).logs]
     assert names[0] == "run.00.log"
     assert names[-1] == "run.11.log"
-    assert (
-        len({str(path) for path in RunFiles(prefix, 12).all()}) == 4 * 12 + 9
-    )  # trajectories of either format, files of either engine
+    assert len({str(path) for path in RunFiles(prefix, 12).all()}) == 4 * 12 + 5  # trajectories of either format
 
 
 def test_existing_files_are_found_and_removed(tmp_path):
@@ -43,7 +41,11 @@ def test_other_settings_are_refused(tmp_path):
 def test_each_engine_continues_its_own_runs(tmp_path):
     prefix = str(tmp_path / "run")
     own, openmm = RunFiles(prefix), RunFiles(prefix, engine="openmm")
-    assert own.all() == openmm.all()  # so that neither overwrites what the other has written
+    (tmp_path / "run.xml").write_text("a file of the user")
+    own.require_new()
+    own.remove()
+    with pytest.raises(FileExistsError, match="run.xml"):
+        openmm.require_new()
     own.write_settings({"seed": 1})
     assert own.read_settings() == {"seed": 1}
     words = "must have format 1 of --engine openmm, got 'torchmdx dynamics 1', of --engine torchmdx"

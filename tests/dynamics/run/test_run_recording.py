@@ -117,6 +117,7 @@ def test_what_was_written_after_the_restart_file_is_repeated(make, prefix, tmp_p
     assert contents(other) == contents(prefix)
 
 
+@pytest.mark.nightly
 def test_a_killed_process_leaves_files_to_continue_from(tmp_path):
     script = textwrap.dedent(
         """

@@ -7,15 +7,13 @@ import re
 import pytest
 import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
-from model_kinds import FEW, KINDS, coulomb, kinds, zbl
+from model_kinds import FEW, KINDS, as_text, coulomb, kinds, zbl
 
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.conformance.check import check_engine
 from torchmdx.engines.conformance.contract import CONTRACT
 from torchmdx.engines.conformance.subject import Subject
 from torchmdx.engines.cpu.build import tensornet_library
-from torchmdx.engines.cpu.engine import CpuEngine
-from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.exact import ExactEngine
 from torchmdx.engines.gpu.engine import GpuEngine, kernels_for, make_kernels
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
@@ -34,7 +32,7 @@ def pairs(potential, batch, *, stress, precision):
 
 
 def c_code(potential, batch, *, stress, precision):
-    return (CpuPriorEngine if potential.prior_configs else CpuEngine)(potential, batch, stress=stress)
+    return choose_engine(potential, batch, stress=stress, precision=precision, engine="C")[0]
 
 
 def kernels(potential, batch, *, stress, precision):
@@ -59,7 +57,7 @@ ENGINES = {
     "kernels": (kernels, DEVICE, [needs_kernels]),
 }
 # Under the interpreter a run of the kernels takes seconds: these say the most in the least time.
-INTERPRETED_CHECKS = ("batch", "stress", "one atom", "energy alone", "padding", "overflow")
+INTERPRETED_CHECKS = ("batch", "stress", "one atom", "not a number", "energy alone", "padding", "overflow")
 INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb", "coulomb-ewald")
 OPTIONS = [
     dict(num_layers=0),
@@ -78,6 +76,8 @@ OPTIONS = [
     dict(model="tensornet2", num_channels=8, num_head_layers=2, activation="ssp", charge_slack=1e-6),
     dict(model="tensornet2", num_channels=24, activation="tanh", radial_basis="bessel"),
     dict(model="tensornet2", activation="sigmoid", cutoff=3.1, num_charges=33),
+    dict(model="qet", num_layers=0, hardness="element"),
+    dict(model="qet", num_layers=3, num_channels=40, num_head_layers=0, activation="ssp", priors=[zbl]),
     dict(model="tensornet2", activation="mish", trainable_basis=True, num_head_layers=1, priors=[zbl, coulomb]),
 ]
 
@@ -105,7 +105,7 @@ def assert_passes(check, name, potential):
     assert error < ALLOWED, f"{check} of {name}: {error:.1e}"
 
 
-@pytest.mark.parametrize("kind", kinds(*FEW))
+@pytest.mark.parametrize("kind", kinds(*FEW, "qet"))
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("engine", engines())
 def test_every_behaviour(make_kind, engine, check, kind):
@@ -114,7 +114,7 @@ def test_every_behaviour(make_kind, engine, check, kind):
     assert_passes(check, engine, make_kind(kind, torch.float32))
 
 
-@pytest.mark.parametrize("kind", kinds(*(kind for kind in KINDS if kind not in FEW)))
+@pytest.mark.parametrize("kind", kinds(*(kind for kind in KINDS if kind not in (*FEW, "qet"))))
 @pytest.mark.parametrize("engine", engines())
 def test_every_network_and_prior(make_kind, engine, kind):
     if takes_long(engine, kind=kind):
@@ -123,7 +123,7 @@ def test_every_network_and_prior(make_kind, engine, kind):
     assert_passes("stress", engine, make_kind(kind, torch.float32))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=as_text)
 @pytest.mark.parametrize("engine", engines())
 def test_every_option(make_potential, engine, options):
     if takes_long(engine, kind="options"):

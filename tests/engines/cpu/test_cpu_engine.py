@@ -24,6 +24,7 @@ from torchmdx.step.captured_step import CapturedStep
 pytestmark = pytest.mark.skipif(build.tensornet_library() is None, reason="needs a C compiler")
 
 
+@pytest.mark.nightly_for("C6H6")
 @pytest.mark.parametrize("name", ["CH3CONH2", "C6H6", "dipeptide"])
 def test_the_shipped_potential(data, name):
     atoms = read(data / "alanine_dipeptide.pdb") if name == "dipeptide" else ase_molecule(name)
@@ -38,11 +39,13 @@ def test_random_boxes(trained, count, seed, pbc, width, skew):
     assert_box_is_exact(trained("cpu"), count, seed, pbc, width, skew)
 
 
+@pytest.mark.nightly
 @boxes(40, 30)
 def test_many_random_boxes(trained, count, seed, pbc, width, skew):
     assert_box_is_exact(trained("cpu"), count, seed, pbc, width, skew)
 
 
+@pytest.mark.nightly_for("SO(3)")
 @pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
 def test_forces_are_the_slope_of_the_energy(make_potential, ethanol, group):
     potential = make_potential(torch.float32, group=group)

@@ -28,6 +28,7 @@ def crystals():
     return found
 
 
+@pytest.mark.nightly_for("gauss", "bessel-3")
 @pytest.mark.parametrize("name", NAMES)
 def test_potentials_of_matgl(name):
     assert_crystals_are_exact(torchmdx.load(DATA / name, dtype=torch.float32))

@@ -103,6 +103,7 @@ def lines_of(folder, program, *arguments):
     return done.stdout.splitlines()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("used", ["unused", "used"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_pool_of_processes_gives_the_same_bits(tmp_path, method, used):

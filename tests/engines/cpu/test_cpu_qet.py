@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from model_kinds import zbl
+from model_kinds import as_text, zbl
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.engines.choose import choose_engine
@@ -34,7 +34,7 @@ def compared(potential, batch, stress=True):
         dict(num_channels=21, num_layers=3, activation="tanh", num_head_layers=0),
         dict(priors=[zbl]),
     ],
-    ids=str,
+    ids=as_text,
 )
 def test_results_are_those_of_the_reference(make_potential, ethanol, crystal, slab, settings):
     potential = make_potential(torch.float32, model="qet", **settings)

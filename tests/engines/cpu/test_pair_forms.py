@@ -12,7 +12,7 @@ from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.engines.cpu import threads as rows
 from torchmdx.engines.cpu.build import library
 from torchmdx.engines.pairs.edge_values import to_edges
-from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
+from torchmdx.engines.pairs.messages import EdgeMessages, Messages, SurroundingsForm
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.products import PartSums, Products
 from torchmdx.runtime import c_library
@@ -26,7 +26,7 @@ def cases(pairs, channels, dtype):
     nine, filters = (n, 9, channels), (p + 1, 3, channels)
     shapes = {
         Messages(pairs): [filters, nine, nine],
-        Surroundings(pairs): [(p + 1, 9), filters, (n, 2, channels), nine],
+        SurroundingsForm(pairs): [(p + 1, 9), filters, (n, 2, channels), nine],
         Products(symmetric=False): [nine, nine, nine],
         Products(symmetric=True): [nine, nine, nine],
     }

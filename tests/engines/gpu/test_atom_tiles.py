@@ -55,7 +55,7 @@ def molecules():
 def kernels(tmp_path_factory):
     """The kernels on one core."""
     library = compiled(tmp_path_factory.mktemp("tiles"), "atom_tiles", **atom_tiles.SIZES)
-    assert library.size_of_params() == ctypes.sizeof(atom_tiles.Params)
+    assert library.size_of_params() == ctypes.sizeof(atom_tiles.AtomTilesStruct)
     names = enumerate(atom_tiles.KERNELS)
     return {name: TileEmulator(library, k, atom_tiles.SHARED_BYTES) for k, name in names}
 

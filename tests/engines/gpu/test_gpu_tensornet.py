@@ -103,6 +103,12 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.nightly_for(
+    "{'num_layers': 3, 'num_channels': 8}",
+    "{}",
+    "{'group': 'SO(3)', 'num_layers': 1}",
+    "{'num_channels': 24, 'radial_basis': 'gauss'}",
+)
 @needs_kernels
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_triclinic_crystal_agrees_with_the_exact_model(make_potential, settings, crystal):
@@ -110,6 +116,7 @@ def test_a_triclinic_crystal_agrees_with_the_exact_model(make_potential, setting
     assert_agrees(potential, batch_of(crystal))
 
 
+@pytest.mark.nightly_for("slab", "cation", "chiral")
 @needs_kernels
 @pytest.mark.parametrize("name", ["ethanol", "cation", "chiral", "slab", "wire"])
 def test_structures_of_any_periodicity_agree(make_potential, name, request):
@@ -120,6 +127,7 @@ def test_structures_of_any_periodicity_agree(make_potential, name, request):
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
 
 
+@pytest.mark.nightly_for("swish", "sigmoid", "mish", "tanh")
 @needs_kernels
 @pytest.mark.parametrize("activation", ["swish", "ssp", "tanh", "sigmoid", "mish"])
 def test_every_activation_agrees(make_potential, activation, chiral):
@@ -141,6 +149,7 @@ CUTS = {
 }
 
 
+@pytest.mark.nightly_for("coarse", "coarser", "fine", "row", "row of few warps")
 @needs_kernels
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
@@ -163,6 +172,7 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, settings, ethan
     assert (found.virial[1] - strain).norm() < 1e-5 * strain.norm()
 
 
+@pytest.mark.nightly_for("tf32-0.01")
 @needs_kernels
 @pytest.mark.parametrize(("precision", "most"), [("tf32", 1e-2), pytest.param("bfloat16", 5e-2, marks=needs_bfloat16)])
 def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cation):
@@ -177,6 +187,7 @@ def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cati
     assert error > 1e-4 or INTERPRETED
 
 
+@pytest.mark.nightly_for("fine")
 @needs_kernels
 @pytest.mark.parametrize("cut", ["fine", "coarse", "coarser"])
 def test_half_precision_rounds_what_atoms_send_each_other(make_potential, cut, cation, wire):
@@ -226,6 +237,7 @@ def test_half_precision_does_not_depend_on_the_size_of_numbers(make_potential, s
     assert (found.forces - exact.forces).norm() < 5e-4 * exact.forces.norm()
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, chiral):
     potential = make_potential(num_channels=16, num_layers=3)
@@ -238,6 +250,7 @@ def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, ch
     assert alone.num_bytes < num_bytes
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_potential, chiral):
     potential = make_potential(num_channels=16, num_layers=2)

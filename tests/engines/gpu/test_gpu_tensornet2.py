@@ -40,6 +40,12 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.nightly_for(
+    "{'num_layers': 3, 'num_channels': 24, 'radial_basis': 'gauss', 'charge_slack': 0.001}",
+    "{'num_layers': 1}",
+    "{'num_layers': 1, 'activation': 'sigmoid', 'num_charges': 40, 'num_head_layers': 1}",
+    "{'num_layers': 2, 'group': 'SO(3)', 'num_charges': 5}",
+)
 @needs_kernels
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_charged_molecules_of_a_batch_agree_with_the_exact_model(make_potential, settings, ethanol, cation, wire):
@@ -47,11 +53,13 @@ def test_charged_molecules_of_a_batch_agree_with_the_exact_model(make_potential,
     assert_agrees(potential, batch_of(ethanol, cation, wire), of_system=1)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_a_triclinic_crystal_agrees(make_potential, crystal):
     assert_agrees(make_potential(model="tensornet2", num_channels=16, num_layers=1, cutoff=3.2), batch_of(crystal))
 
 
+@pytest.mark.nightly_for("coarser")
 @needs_kernels
 @pytest.mark.parametrize("cut", ["coarser"] if INTERPRETED else ["fine", "coarse", "coarser"])
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation):
@@ -74,6 +82,7 @@ def test_parts_in_half_precision_hold_a_float(size):
     assert HalfParts.of(torch.zeros(16, 16)).unit == 1.0
 
 
+@pytest.mark.nightly_for("tf32-0.01")
 @needs_kernels
 @pytest.mark.parametrize(("precision", "most"), [("tf32", 1e-2), pytest.param("bfloat16", 5e-2, marks=needs_bfloat16)])
 def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cation):
@@ -99,6 +108,7 @@ def test_sums_over_parts_of_systems_are_the_same(make_potential, ethanol, cation
         torch.testing.assert_close(found.forces, forces, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, cation):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=3)
@@ -110,6 +120,7 @@ def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, ca
     assert alone.num_bytes < num_bytes
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_potential, cation):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=2)

@@ -26,6 +26,7 @@ def wire(count: int) -> Atoms:
     return Atoms(random.choice([1, 6, 8], count), positions, cell=[1.3 * count, 8, 8], pbc=[True, False, False])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lean", [False, True], ids=["kept", "computed again"])
 @pytest.mark.parametrize(
     "settings",

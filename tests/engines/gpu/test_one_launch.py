@@ -77,7 +77,7 @@ def test_python_and_the_kernel_agree_on_sizes(emulator, fast):
         plans.USUAL.kept,
         vectors,
         weights,
-        ctypes.sizeof(one_launch.Params),
+        ctypes.sizeof(one_launch.OneLaunchStruct),
         32,
         plans.PARTICLE,
     ]

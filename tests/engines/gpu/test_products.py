@@ -5,16 +5,16 @@ import torch
 from interpreter import DEVICE, needs_kernels
 
 from torchmdx.engines import ops
-from torchmdx.engines.plan.launch_sizes import Block, Tiles
+from torchmdx.engines.plan.launch_sizes import ProductBlock, Tiles
 
 ATOMS, CHANNELS = 21, 32
 TILES = Tiles.choose(5000)
 
 
 def products(within=None):
-    from torchmdx.engines.gpu.products import Products
+    from torchmdx.engines.gpu.products import ChainProducts
 
-    class OfAtoms(Products):
+    class OfAtoms(ChainProducts):
         n, c, tiles, activation = ATOMS, CHANNELS, TILES, {"ACTIVATION": "silu"}
 
         def atoms(self, hops):
@@ -74,6 +74,6 @@ def test_maps_of_atoms(after):
 
 
 def test_blocks_divide_the_columns_of_a_product():
-    options = Block(columns=128, step=32).options(inner=48, width=96)
+    options = ProductBlock(columns=128, step=32).options(inner=48, width=96)
     assert options["COLUMNS"] == 32
     assert options["STEP"] == 16

@@ -7,12 +7,13 @@ import torch
 from interpreter import DEVICE, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of, run
 
-from torchmdx.engines.gpu.buffers import Buffers, Sizes
+from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
 from torchmdx.engines.gpu.tensornet import FastTensorNet
-from torchmdx.engines.plan.launch_sizes import LEAN_ATOMS, Block, Tiles, first_lean
+from torchmdx.engines.plan.launch_sizes import LEAN_ATOMS, ProductBlock, Tiles, first_lean
 from torchmdx.neighbors.brute_force import brute_force
 
 
+@pytest.mark.nightly_for("in place-3-float32", "not in place-1-half", "not in place-3-float32", "not in place-3-half")
 @needs_kernels
 @pytest.mark.parametrize("precision", ["float32", "half"])
 @pytest.mark.parametrize("num_layers", [1, 3])
@@ -20,7 +21,7 @@ from torchmdx.neighbors.brute_force import brute_force
 def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, precision, num_layers, in_place, chiral):
     potential = make_potential(num_channels=32, num_layers=num_layers)
     fast = FastTensorNet(potential.to(DEVICE), precision=precision)
-    product = Block(columns=32 if in_place else 16)
+    product = ProductBlock(columns=32 if in_place else 16)
     tiles = replace(CUTS["by elements"], lean=True, piece=16, product=product)
     found = run(potential, batch := batch_of(chiral, chiral), tiles=tiles, fast=fast)
     assert found.sizes.lean
@@ -51,7 +52,7 @@ SHAPES = dict(
 def test_memory_of_an_atom_in_water(precision, most):
     atoms, edges = 998_784, 54 * 998_784
     sent = torch.float16 if precision == "half" else torch.float32
-    sizes = Sizes(atoms, 1, edges, tiles=Tiles.choose(atoms), chain="lean", sent=sent, **SHAPES)
+    sizes = BufferSizes(atoms, 1, edges, tiles=Tiles.choose(atoms), chain="lean", sent=sent, **SHAPES)
     assert Buffers.allocate(sizes).num_bytes < most * 1e3 * atoms
 
 
@@ -61,5 +62,5 @@ def test_tensors_are_computed_again_where_they_would_take_much_of_the_memory():
     assert not Tiles.choose(98_304, large).lean
     assert Tiles.choose(98_304).lean
     assert Tiles.choose(998_784, large).lean
-    kept = Sizes(1000, 1, 54_000, tiles=Tiles.choose(1000), chain="blocks", **SHAPES)
+    kept = BufferSizes(1000, 1, 54_000, tiles=Tiles.choose(1000), chain="blocks", **SHAPES)
     assert large * Buffers.allocate(kept).num_bytes / 1000 < 0.15 * 150_000_000_000

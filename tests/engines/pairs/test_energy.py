@@ -8,7 +8,7 @@ from pair_lists import CUTOFF, listed, random, systems
 from torchmdx import Batch, Potential, System, TensorNetConfig
 from torchmdx.engines import ops
 from torchmdx.engines.pairs.energy import differentiate_pairwise
-from torchmdx.engines.pairs.messages import Messages, Surroundings
+from torchmdx.engines.pairs.messages import Messages, SurroundingsForm
 from torchmdx.engines.pairs.multilinear import partial
 from torchmdx.engines.pairs.pair_list import PairList, at_ends, sum_rows, take_rows
 from torchmdx.engines.pairs.products import PartLinear, PartSums, Products, RowScale, part_sums
@@ -152,7 +152,7 @@ def arguments(pairs: PairList, name: str) -> list[torch.Tensor]:
 def forms(pairs: PairList) -> dict:
     return {
         "messages": Messages(pairs),
-        "surroundings": Surroundings(pairs),
+        "surroundings": SurroundingsForm(pairs),
         "part sums": PartSums(),
         "norms": PartSums(metric=True),
         "one sum": PartSums(parts=1),
@@ -238,6 +238,9 @@ def test_partial_derivatives_are_those_of_the_form(pairs, name):
         torch.testing.assert_close(found, expected_here, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.nightly_for(
+    "messages", "products", "surroundings", "torch-linear", "torch-norms", "torch-symmetric products"
+)
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_they_can_be_differentiated_twice(name):
@@ -307,6 +310,7 @@ class TestKernels:
 
         self.kernels = form_kernels
 
+    @pytest.mark.nightly_for("dtype1")
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_messages_and_surroundings(self, pairs, dtype):
         tolerance = dict(rtol=1e-11, atol=1e-11) if dtype == torch.float64 else dict(rtol=1e-4, atol=1e-4)
@@ -318,7 +322,7 @@ class TestKernels:
         for slot in range(4):
             rest = [None if k == slot else v for k, v in enumerate(values)]
             found = self.kernels.surroundings(pairs, slot, *rest)
-            torch.testing.assert_close(found, Surroundings(pairs).partial(slot, tuple(rest)), **tolerance)
+            torch.testing.assert_close(found, SurroundingsForm(pairs).partial(slot, tuple(rest)), **tolerance)
 
     @pytest.mark.parametrize("capacity", [None, 700])
     def test_slots_without_a_pair_are_zero_whatever_memory_held(self, capacity, monkeypatch):
@@ -335,7 +339,7 @@ class TestKernels:
         torch.testing.assert_close(found, Messages(pairs).partial(0, (None, x, g)))
         d, _, z, g = arguments(pairs, "surroundings")
         found = self.kernels.surroundings(pairs, 1, d, None, z, g)
-        torch.testing.assert_close(found, Surroundings(pairs).partial(1, (d, None, z, g)))
+        torch.testing.assert_close(found, SurroundingsForm(pairs).partial(1, (d, None, z, g)))
 
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_products_and_part_sums(self, pairs, symmetric):
@@ -378,6 +382,7 @@ class TestKernels:
             torch.testing.assert_close(in_x, derivative(order + 1, x) * g * h)
             torch.testing.assert_close(in_g, derivative(order, x) * h)
 
+    @pytest.mark.nightly_for("150")
     @pytest.mark.parametrize("width", [5, 150])
     def test_silu_of_rows(self, width):
         from torchmdx.engines.pairs.kernels import silu as silu_kernels

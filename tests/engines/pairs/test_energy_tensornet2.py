@@ -188,6 +188,7 @@ def few_pairs() -> PairList:
     return PairList.of(*listed(Batch.from_systems([System.create(random(3, 3).numpy(), [1, 6, 8])]), 8))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("kernels_or_torch")
 def test_messages_of_edges_can_be_differentiated_twice():
     pairs = few_pairs()

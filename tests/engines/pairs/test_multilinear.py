@@ -13,7 +13,7 @@ from torchmdx.engines.pairs.energy import differentiate_pairwise
 from torchmdx.neighbors.search import EdgeSearch
 
 CUTOFF, LAYERS = 3.0, 2
-FORMS = (messages.Messages, messages.Surroundings)
+FORMS = (messages.Messages, messages.SurroundingsForm)
 FORMS += (products.PartSums, products.PartLinear, products.RowScale, products.Products)
 
 
@@ -122,12 +122,12 @@ def test_a_pass_for_forces_leaves_the_weights_out_and_one_for_weights_the_positi
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
     # The maps of the embedding and of each layer, the embedding's shares: none of them is asked for a force.
-    assert forces_of_all - for_forces == {("PartLinear", 1): 1 + 2 * LAYERS, ("Surroundings", 2): 1}
+    assert forces_of_all - for_forces == {("PartLinear", 1): 1 + 2 * LAYERS, ("SurroundingsForm", 2): 1}
     # Of the pass for the weights: cutoff functions, forward and in the graph of the forces, and directions. Those of
     # the layers belong to their last SiLU: sums of silu(x) h, and of silu'(x) h t.
     assert weights_of_all - for_weights == {
         ("RowScale", 1): 2,
-        ("Surroundings", 0): 2,
+        ("SurroundingsForm", 0): 2,
         ("SiLU", 0): LAYERS,
         ("SiLU", 1): LAYERS,
     }

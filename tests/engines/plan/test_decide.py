@@ -72,6 +72,11 @@ def test_a_tensornet(case, engine, why):
             "exact model: it needs the compiled library",
         ),
         (
+            dict(machine="H100", network=dict(head="torch.nn.Linear")),
+            "exact",
+            "exact model: its head must be a ScalarHead or a GatedHead, got a Linear",
+        ),
+        (
             dict(machine="CPU", network=dict(head="torch.nn.Linear")),
             "exact",
             "exact model: its head must be a ScalarHead or a GatedHead, got a Linear",
@@ -157,6 +162,16 @@ def test_a_plan_prints_itself():
     assert "tiles of atoms need a GPU of the architecture sm_90a, got A100" in text
     batch = replace(ETHANOL, atoms=18, systems=2)
     assert str(plan(TensorNetConfig(), [], batch, "float32", machine_named("CPU"))).startswith("18 atoms in 2 systems")
+
+
+@pytest.mark.parametrize(("machine", "runs"), [("H100", "Triton, a branch"), ("CPU", "torch, products of matrices")])
+def test_ewald_sums_have_a_stage(machine, runs):
+    summed, truncated = (
+        found(TensorNet2Config(), machine, priors=[CoulombConfig(periodic=kind)]) for kind in ("auto", "reaction_field")
+    )
+    (stage,) = (stage for stage in summed.stages if stage.name == "Ewald sum")
+    assert stage.runs.startswith(runs)
+    assert "Ewald sum" not in str(truncated)
 
 
 PURE = """

@@ -9,6 +9,7 @@ from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.engines.plan.settings import KNOWN, unknown_setting
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.energy_head import HEADS
+from torchmdx.models.qet import HARDNESSES, QETConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +19,17 @@ class Longer(TensorNetConfig):
 
 
 def test_every_setting_of_today_is_known():
-    names = {field.name for config in (TensorNetConfig, TensorNet2Config) for field in fields(config)}
+    names = {field.name for config in (TensorNetConfig, TensorNet2Config, QETConfig) for field in fields(config)}
     assert names == set(KNOWN)
     assert set(KNOWN["activation"]) == set(ACTIVATIONS)
     assert set(KNOWN["head"]) == set(HEADS)
-    for config in (TensorNetConfig(), TensorNetConfig(messages="target", head="gated"), TensorNet2Config()):
+    assert set(KNOWN["hardness"]) == set(HARDNESSES)
+    for config in (
+        TensorNetConfig(),
+        TensorNetConfig(messages="target", head="gated"),
+        TensorNet2Config(),
+        QETConfig(hardness="element"),
+    ):
         assert unknown_setting(config) is None
 
 

@@ -11,7 +11,8 @@ from torchmdx.evaluation.conformance.check import SUITE
 from torchmdx.models import registry
 
 
-@pytest.mark.parametrize("kind", kinds("tensornet", "tensornet-SO(3)", "tensornet2", "everything"))
+@pytest.mark.nightly_for("everything", "tensornet2", "qet", "tensornet-SO(3)")
+@pytest.mark.parametrize("kind", kinds("tensornet", "tensornet-SO(3)", "tensornet2", "qet", "everything"))
 def test_models_of_torchmdx_conform(make_kind, kind):
     potential = make_kind(kind)
     found = check(potential, reflections=potential.config.group == "O(3)", device="cpu", verbose=False)

@@ -34,12 +34,14 @@ def assert_second_derivatives(potential, atoms, tolerance=2e-5):
     np.testing.assert_array_equal(found, found.T)
 
 
+@pytest.mark.nightly_for("cation")
 @pytest.mark.parametrize("kind", kinds(*FEW))
 @pytest.mark.parametrize("name", ["cation", "crystal"])
 def test_it_is_the_derivative_of_the_forces(make_kind, request, kind, name):
     assert_second_derivatives(make_kind(kind), request.getfixturevalue(name))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", kinds(*sorted(set(KINDS) - set(FEW))))
 def test_it_is_the_derivative_of_the_forces_for_every_kind(make_kind, slab, kind):
     assert_second_derivatives(make_kind(kind), slab)
@@ -85,6 +87,7 @@ def test_an_empty_structure_has_an_empty_one(make_kind, kind):
     assert found.dtype == np.float64
 
 
+@pytest.mark.nightly
 def test_inference_mode_and_disabled_gradients_do_not_matter(make_potential, crystal):
     potential, system = make_potential(), System.from_ase(crystal)
     expected = hessian(potential, system)

@@ -48,6 +48,21 @@ def test_both_sums_have_the_error_that_was_requested(accuracy, cutoff):
     assert found.exponent == pytest.approx((found.alpha * cutoff) ** 2)
 
 
+def test_the_cutoff_with_the_least_work():
+    def work(cutoff, volume):
+        found = Splitting.of(1e-5, cutoff)
+        vectors = volume * found.longest**3 / (12 * math.pi**2)
+        return 4 / 3 * math.pi * 0.1 * cutoff**3 + ewald.VECTOR_COST * vectors
+
+    for volume in (2e4, 1e5):
+        chosen = Splitting.balanced(1e-5, volume)
+        assert 7 < chosen.cutoff < 14
+        for factor in (0.9, 1.1):
+            assert work(chosen.cutoff, volume) < work(factor * chosen.cutoff, volume)
+    assert Splitting.balanced(1e-5, 100.0).cutoff == 7.0
+    assert Splitting.balanced(1e-5, 1e7).cutoff == 14.0
+
+
 def test_a_list_holds_one_of_each_pair_of_vectors():
     vectors = list_of(batch_of(CELL))
     dual = 2 * math.pi * np.linalg.inv(CELL).T

@@ -49,6 +49,7 @@ def dense(count=60):
     return [(np.random.default_rng(3).random((count, 3)) @ DENSE, DENSE, (True,) * 3)]
 
 
+@pytest.mark.nightly_for("2-3")
 @needs_kernels
 @pytest.mark.parametrize(("columns", "split"), [(4, 1), (2, 3)])
 def test_hits_without_room_are_found_again(monkeypatch, columns, split):

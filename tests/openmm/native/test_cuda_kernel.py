@@ -175,6 +175,7 @@ def real_headers() -> Path | None:
     return next((c for c in candidates if all((c / n).is_file() for n in names)), None)
 
 
+@pytest.mark.nightly_for("ours")
 @pytest.mark.parametrize("headers", ["ours", "NVIDIA's"])
 def test_the_gpu_part_compiles_without_a_warning(headers):
     found = build.HERE / "cuda_types" if headers == "ours" else real_headers()

@@ -287,6 +287,7 @@ except KeyboardInterrupt:  # between two calls of step
 """
 
 
+@pytest.mark.nightly
 def test_an_interrupted_evaluation_stops_the_run():
     """Python raises KeyboardInterrupt before the first line of a callback, where nothing can catch it."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
@@ -432,6 +433,7 @@ print("end")
 """
 
 
+@pytest.mark.nightly
 def test_contexts_may_outlive_the_interpreter():
     done = subprocess.run([sys.executable, "-c", SHUTDOWN], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

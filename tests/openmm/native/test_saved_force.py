@@ -46,6 +46,7 @@ print(openmm.XmlSerializer.deserialize(sys.stdin.read()).getNumForces())
 """
 
 
+@pytest.mark.nightly
 def test_importing_the_front_door_suffices_to_read_xml():
     system, topology = methane()
     add_potential(system, topology, None, device="cpu", transport="native")

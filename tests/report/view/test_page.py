@@ -72,6 +72,7 @@ def test_elements_have_the_colours_of_jmol():
     assert found["1"]["size"] < found["8"]["size"] < found["11"]["size"]
 
 
+@pytest.mark.nightly
 def test_the_largest_page_is_below_ten_megabytes(tmp_path):
     random = np.random.default_rng(0)
     atoms = bulk("Cu", cubic=True) * (11, 11, 12)

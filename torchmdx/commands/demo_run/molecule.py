@@ -19,7 +19,7 @@ COORDINATES = slice(30, 54)  # columns of a line
 Floats = NDArray[np.float64]
 
 
-class Molecule:
+class DemoMolecule:
     """The molecule of a PDB file of the package, which is copied to a path."""
 
     def __init__(self, copy: Path) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 from torchmdx.checkpoints.save_load import load_one
-from torchmdx.commands.demo_run.molecule import Molecule
+from torchmdx.commands.demo_run.molecule import DemoMolecule
 from torchmdx.commands.demo_run.pictures import draw_ramachandran
 from torchmdx.commands.demo_run.torsions import PHI, PSI
 from torchmdx.dynamics.dynamics import Dynamics
@@ -56,7 +56,7 @@ class Run:
     """The molecule, its potential and the settings. title: of pictures."""
 
     options: argparse.Namespace
-    molecule: Molecule
+    molecule: DemoMolecule
     potential: Potential
     folder: Path
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     potential = load_one(options.model, dtype=torch.float32, device=device, **treatment)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    demo = Run(options, Molecule(folder / f"{NAME}.start.pdb"), potential, folder)
+    demo = Run(options, DemoMolecule(folder / f"{NAME}.start.pdb"), potential, folder)
     print(_introduction(demo))
     with Interrupts() as interrupts:
         dynamics, rate = _equilibrated(demo)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchmdx.datasets.labelling.file_folders import use_folder
-from torchmdx.datasets.labelling.geometry import Geometry, Labels
+from torchmdx.datasets.labelling.geometry import Labels, UnlabelledStructure
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -72,7 +72,7 @@ class Choice:
         """
         return self.name in NAMES
 
-    def make(self, geometry: Geometry) -> Any:
+    def make(self, geometry: UnlabelledStructure) -> Any:
         """A calculator for a structure. Raises ValueError if it cannot treat its charge or multiplicity."""
         if self.name in XTB:
             from tblite.ase import TBLite
@@ -118,11 +118,11 @@ class Labeller:
         self._kept: Any = None
         if not choice.made_for_each:
             none = np.zeros(0)
-            self._kept = choice.make(Geometry(none, none, none, none))
+            self._kept = choice.make(UnlabelledStructure(none, none, none, none))
             if folder is not None:
                 use_folder(self._kept, folder)
 
-    def attach(self, geometry: Geometry) -> Atoms:
+    def attach(self, geometry: UnlabelledStructure) -> Atoms:
         """ASE's atoms with a calculator without state from other structures."""
         _require_sound(geometry)
         atoms = geometry.atoms()
@@ -134,7 +134,7 @@ class Labeller:
             atoms.calc = self._kept
         return atoms
 
-    def labels(self, geometry: Geometry) -> Labels:
+    def labels(self, geometry: UnlabelledStructure) -> Labels:
         """Energy, forces, and stress if all directions are periodic and the calculator provides it.
 
         The energy is the one that is consistent with the forces (ASE's free_energy), if the calculator provides it.
@@ -159,7 +159,7 @@ class Labeller:
         return Labels(energy, forces, stress)
 
 
-def xtb_multiplicity(geometry: Geometry) -> int:
+def xtb_multiplicity(geometry: UnlabelledStructure) -> int:
     """The requested multiplicity, else the lowest. Raises ValueError if the number of electrons does not allow it."""
     charge = geometry.charge
     if not float(charge).is_integer():
@@ -199,7 +199,7 @@ def _value(text: str) -> Any:
     return text
 
 
-def _require_sound(geometry: Geometry) -> None:
+def _require_sound(geometry: UnlabelledStructure) -> None:
     if not len(geometry.numbers):
         raise ValueError("a structure must have atoms, got none")
     if not np.isfinite(geometry.positions).all():

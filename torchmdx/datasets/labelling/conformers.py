@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 
 MOST_STEPS = 1000  # of the force field's minimisation
 TRIES, MORE_TRIES = 3, 10  # embeddings per requested conformer, and in addition: many reach the same minimum
@@ -25,7 +25,7 @@ def check_smiles(smiles: str) -> None:
     _molecule(smiles)
 
 
-def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = None) -> list[Geometry]:
+def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = None) -> list[UnlabelledStructure]:
     """Up to `count` distinct conformers: ETKDG, then minimised with MMFF, or UFF for atoms that MMFF does not know.
 
     Mirror images, and the same shape with atoms of an element exchanged, count as one. The charge is that of the
@@ -51,7 +51,7 @@ def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = No
     shapes = [np.array(molecule.GetConformer(number).GetPositions(), np.float64) for number in found]
     none = np.zeros((3, 3))
     return [
-        Geometry(numbers, positions, none, np.zeros(3, bool), charge, multiplicity)
+        UnlabelledStructure(numbers, positions, none, np.zeros(3, bool), charge, multiplicity)
         for positions in _distinct(numbers, shapes)[:count]
     ]
 

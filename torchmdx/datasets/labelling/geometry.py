@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Geometry:
+class UnlabelledStructure:
     """A structure without labels.
 
     numbers [N] int64, positions [N,3] float64 Å, cell [3,3] float64 Å (zeros without a cell), pbc [3] bool, charge:
@@ -29,7 +29,9 @@ class Geometry:
     multiplicity: int | None = None
 
     @classmethod
-    def from_ase(cls, atoms: Atoms, charge: float | None = None, multiplicity: int | None = None) -> Geometry:
+    def from_ase(
+        cls, atoms: Atoms, charge: float | None = None, multiplicity: int | None = None
+    ) -> UnlabelledStructure:
         """From ASE's atoms; arguments override the charge and multiplicity of the atoms."""
         return cls(
             numbers=np.array(atoms.numbers, np.int64),
@@ -49,9 +51,11 @@ class Geometry:
             info["multiplicity"] = self.multiplicity
         return Atoms(self.numbers, self.positions, cell=self.cell, pbc=self.pbc, info=info)
 
-    def moved(self, positions: np.ndarray) -> Geometry:
+    def moved(self, positions: np.ndarray) -> UnlabelledStructure:
         """The same atoms at other positions."""
-        return Geometry(self.numbers, np.array(positions, float), self.cell, self.pbc, self.charge, self.multiplicity)
+        return UnlabelledStructure(
+            self.numbers, np.array(positions, float), self.cell, self.pbc, self.charge, self.multiplicity
+        )
 
     def content(self) -> bytes:
         """All input of a label as bytes, for a digest."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from torchmdx.datasets.labelling.geometry import Geometry, Labels
+from torchmdx.datasets.labelling.geometry import Labels, UnlabelledStructure
 from torchmdx.datasets.labelling.journal import Journal
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.structures.system import LAST_ELEMENT
@@ -33,7 +33,7 @@ class Failure:
 class Sampled:
     """Geometries made from one source. note: why there are fewer than requested, or other remarks; may be empty."""
 
-    geometries: list[Geometry]
+    geometries: list[UnlabelledStructure]
     note: str = ""
 
 
@@ -69,7 +69,7 @@ class Ledger:
         """Makes failed frames and molecules be tried again."""
         self.failures.clear()
 
-    def add_labels(self, key: Key, origin: str, geometry: Geometry, labels: Labels) -> None:
+    def add_labels(self, key: Key, origin: str, geometry: UnlabelledStructure, labels: Labels) -> None:
         """Writes a labelled frame to the journal."""
         header = {"labels": list(key), "origin": origin, "energy": labels.energy, **_state(geometry)}
         arrays = {
@@ -96,7 +96,7 @@ class Ledger:
         header = {"sampled": source, "origin": origin, "count": count, "note": sampled.note, **_state(first)}
         self._add(header, arrays)
 
-    def labelled(self) -> Iterator[tuple[str, Geometry, Labels]]:
+    def labelled(self) -> Iterator[tuple[str, UnlabelledStructure, Labels]]:
         """Origin, structure and labels of every labelled frame, in order of sources and numbers."""
         for key in sorted(self._labelled):
             header, arrays = self._journal.read(self._labelled[key])
@@ -109,7 +109,7 @@ class Ledger:
         """Number of geometries that were made from a source."""
         return self._sampled[source][1] if source in self._sampled else 0
 
-    def sampled(self, source: int) -> tuple[str, list[Geometry]]:
+    def sampled(self, source: int) -> tuple[str, list[UnlabelledStructure]]:
         """Origin and geometries of a source that was sampled."""
         header, arrays = self._journal.read(self._sampled[source][0])
         with naming(self._journal.path):
@@ -178,11 +178,11 @@ def _require_arrays(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[in
             raise ValueError(f"{name} of a record must be finite numbers of shape {list(shape)}, got shape {got}")
 
 
-def _state(geometry: Geometry) -> dict[str, Any]:
+def _state(geometry: UnlabelledStructure) -> dict[str, Any]:
     return {"charge": geometry.charge, "multiplicity": geometry.multiplicity}
 
 
-def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: np.ndarray) -> Geometry:
+def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: np.ndarray) -> UnlabelledStructure:
     """Raises ValueError, and KeyError where the record lacks an entry."""
     numbers = arrays["numbers"]
     count = len(numbers)
@@ -193,4 +193,6 @@ def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: 
     multiplicity = header["multiplicity"]
     if multiplicity is not None and (type(multiplicity) is not int or multiplicity < 1):
         raise ValueError(f"multiplicity of a record must be an integer >= 1, got {multiplicity!r:.80}")
-    return Geometry(numbers, positions, arrays["cell"], arrays["pbc"], _number(header, "charge"), multiplicity)
+    return UnlabelledStructure(
+        numbers, positions, arrays["cell"], arrays["pbc"], _number(header, "charge"), multiplicity
+    )

@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from torchmdx.datasets.labelling.geometry import Geometry, Labels
+from torchmdx.datasets.labelling.geometry import Labels, UnlabelledStructure
 from torchmdx.datasets.labelling.ledger import Failure
 from torchmdx.runtime.files import whole_file, write_whole
 
@@ -27,7 +27,7 @@ def require_output(path: Path) -> None:
         raise IsADirectoryError(f"--output must be a file, got the folder {str(path)!r}")
 
 
-def write_structures(path: Path, frames: Iterable[tuple[str, Geometry, Labels]]) -> None:
+def write_structures(path: Path, frames: Iterable[tuple[str, UnlabelledStructure, Labels]]) -> None:
     """Writes origin, structure and labels of each frame. The file is replaced atomically."""
     with whole_file(path) as binary:
         file = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
@@ -45,7 +45,7 @@ def write_failures(path: Path, failures: Iterable[Failure]) -> None:
     write_whole(path, file.getvalue().encode())
 
 
-def _write_frame(file: IO[str], origin: str, geometry: Geometry, labels: Labels) -> None:
+def _write_frame(file: IO[str], origin: str, geometry: UnlabelledStructure, labels: Labels) -> None:
     from ase.data import chemical_symbols
 
     entries = ["Properties=species:S:1:pos:R:3:forces:R:3"]

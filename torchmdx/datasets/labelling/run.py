@@ -18,7 +18,7 @@ from torchmdx.datasets.labelling.output import require_output, write_failures, w
 from torchmdx.datasets.labelling.progress import LabellingProgress
 from torchmdx.datasets.labelling.sampling import Sampling
 from torchmdx.datasets.labelling.sources import StructureFiles
-from torchmdx.datasets.labelling.stages import LabelStage, SampleStage, Stage, frames_of_files
+from torchmdx.datasets.labelling.stages import LabellingStage, LabelStage, SampleStage, frames_of_files
 from torchmdx.datasets.labelling.work import LabelWork
 from torchmdx.datasets.labelling.workers import Workers, usable_cores
 from torchmdx.runtime.output_lock import OutputLock
@@ -179,7 +179,7 @@ def _survey(files: StructureFiles, crew: Crew) -> tuple[list[int], str]:
         line.finish()
 
 
-def _do(stage: Stage, workers: Workers, stream: TextIO) -> bool:
+def _do(stage: LabellingStage, workers: Workers, stream: TextIO) -> bool:
     """Runs a stage. Returns whether it was completed."""
     if stage.done == stage.total:
         return True

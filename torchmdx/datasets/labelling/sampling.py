@@ -12,7 +12,7 @@ from torchmdx.datasets.labelling import METHODS
 from torchmdx.datasets.labelling.calculators import Labeller
 from torchmdx.datasets.labelling.conformers import conformers
 from torchmdx.datasets.labelling.dynamics import langevin, relax
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.ledger import Sampled
 from torchmdx.datasets.labelling.normal_modes import normal_modes
 
@@ -66,7 +66,7 @@ class Molecule:
 
     source: int
     smiles: str | None
-    structure: Geometry | None
+    structure: UnlabelledStructure | None
     multiplicity: int | None = None
 
 
@@ -75,7 +75,7 @@ def sample(molecule: Molecule, sampling: Sampling, labeller: Labeller, pulse: Pu
 
     Errors of a calculator before the first geometry are raised; a later one ends that starting structure.
     """
-    found: list[Geometry] = []
+    found: list[UnlabelledStructure] = []
     notes: list[str] = []
     starts = _starts(molecule, sampling)
     wanted = sampling.count if sampling.method == "conformers" else sampling.conformers
@@ -99,7 +99,7 @@ def sample(molecule: Molecule, sampling: Sampling, labeller: Labeller, pulse: Pu
     return Sampled(found, "; ".join(notes))
 
 
-def _starts(molecule: Molecule, sampling: Sampling) -> list[Geometry]:
+def _starts(molecule: Molecule, sampling: Sampling) -> list[UnlabelledStructure]:
     if molecule.smiles is None:
         assert molecule.structure is not None
         return [molecule.structure]
@@ -109,7 +109,7 @@ def _starts(molecule: Molecule, sampling: Sampling) -> list[Geometry]:
 
 
 def _along_modes(
-    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
+    start: UnlabelledStructure, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     atoms = labeller.attach(start)
     relax(atoms, pulse)
@@ -120,7 +120,7 @@ def _along_modes(
 
 
 def _by_dynamics(
-    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
+    start: UnlabelledStructure, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     atoms = labeller.attach(start)
     relax(atoms, pulse)
@@ -137,7 +137,7 @@ def _by_dynamics(
 
 
 def _rattled(
-    start: Geometry, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
+    start: UnlabelledStructure, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     while True:
         yield _draw(start, lambda: rng.normal(scale=sampling.rattle, size=start.positions.shape))
@@ -146,7 +146,7 @@ def _rattled(
 _METHODS = {"normal-modes": _along_modes, "md": _by_dynamics, "rattle": _rattled}
 
 
-def _draw(start: Geometry, displacement: Callable[[], np.ndarray]) -> np.ndarray:
+def _draw(start: UnlabelledStructure, displacement: Callable[[], np.ndarray]) -> np.ndarray:
     """Displaced positions [N,3] whose atoms do not run into each other. Raises ValueError if none are found."""
     for _ in range(MOST_DRAWS):
         positions = start.positions + displacement()
@@ -158,7 +158,7 @@ def _draw(start: Geometry, displacement: Callable[[], np.ndarray]) -> np.ndarray
     )
 
 
-def _collide(geometry: Geometry) -> bool:
+def _collide(geometry: UnlabelledStructure) -> bool:
     from ase.data import covalent_radii
     from ase.neighborlist import neighbor_list
 

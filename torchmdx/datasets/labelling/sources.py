@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.structures.files import own_frames
 from torchmdx.structures.files.on_demand import CutShort
 from torchmdx.structures.files.read import frames_on_demand
@@ -30,12 +30,12 @@ class StructureFiles:
     charge: float | None = None
     multiplicity: int | None = None
 
-    def frames(self, source: int) -> Iterator[tuple[int, str, Geometry]]:
+    def frames(self, source: int) -> Iterator[tuple[int, str, UnlabelledStructure]]:
         """Number, origin ("file:number") and structure of every frame of a file. Raises ValueError that names both."""
         path = self.paths[source]
         for number, atoms in read(path, self.index):
             try:
-                geometry = Geometry.from_ase(atoms, self.charge, self.multiplicity)
+                geometry = UnlabelledStructure.from_ase(atoms, self.charge, self.multiplicity)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"frame {number} of {str(path)!r}: {error}") from error
             yield number, f"{path}:{number}", geometry

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.ledger import Failure, Key, Ledger
 from torchmdx.datasets.labelling.sampling import Molecule
 from torchmdx.datasets.labelling.sources import StructureFiles
 from torchmdx.datasets.labelling.workers import Outcome, Task
 
-Frames = Callable[[], Iterator[tuple[Key, str, Geometry]]]  # keys, origins and structures of frames without a result
+Frames = Callable[
+    [], Iterator[tuple[Key, str, UnlabelledStructure]]
+]  # keys, origins and structures of frames without a result
 
 
-class Stage(Protocol):
+class LabellingStage(Protocol):
     """Tasks for workers, and the use of their outcomes. things: their name; done, total: their numbers."""
 
     things: str
@@ -55,7 +57,7 @@ class SampleStage:
         else:
             self._ledger.add_failure(Failure((source, -1), origin, outcome.error))
 
-    def frames(self) -> Iterator[tuple[Key, str, Geometry]]:
+    def frames(self) -> Iterator[tuple[Key, str, UnlabelledStructure]]:
         """Sampled frames without labels."""
         for source in range(self.total):
             numbers = range(self._ledger.num_sampled(source))
@@ -113,7 +115,7 @@ class LabelStage:
 def frames_of_files(ledger: Ledger, files: StructureFiles, counts: Sequence[int]) -> Frames:
     """Frames of files; a file whose frames are all done is not read."""
 
-    def frames() -> Iterator[tuple[Key, str, Geometry]]:
+    def frames() -> Iterator[tuple[Key, str, UnlabelledStructure]]:
         done = ledger.num_done()
         for source, count in enumerate(counts):
             if done[source] < count:

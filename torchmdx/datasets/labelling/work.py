@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchmdx.datasets.labelling.calculators import Choice, Labeller
-from torchmdx.datasets.labelling.geometry import Geometry
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.sampling import Molecule, Sampling, sample
 
 
@@ -34,8 +34,8 @@ class LabelWork:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-        def do(task: Geometry | Molecule, pulse: Callable[[], None]) -> Any:
-            if isinstance(task, Geometry):
+        def do(task: UnlabelledStructure | Molecule, pulse: Callable[[], None]) -> Any:
+            if isinstance(task, UnlabelledStructure):
                 return labeller.labels(task)
             assert self.sampling is not None
             return sample(task, self.sampling, labeller, pulse)

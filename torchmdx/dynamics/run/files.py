@@ -19,8 +19,8 @@ from torchmdx.step.spread_limit import appended
 
 # Of the settings of a run, by engine: each continues its own runs alone.
 FORMATS: dict[str, str | int] = {"torchmdx": "torchmdx dynamics 1", "openmm": 1}
-RESTARTS = (".chk", ".xml", ".restart.npz")  # the first two of OpenMM
-FINALS = (".pdb", ".cif", ".xyz")
+RESTARTS = {"torchmdx": (".restart.npz",), "openmm": (".chk", ".xml")}
+FINALS = {"torchmdx": (".xyz",), "openmm": (".pdb", ".cif", ".xyz")}
 SPARE_FILES = 64  # open files of everything else in the process
 UNCERTAIN = ".uncertain.xyz"  # ending of the file of frames with a large force spread
 
@@ -89,10 +89,10 @@ class RunFiles:
         return self.path(f".final{suffix}")
 
     def all(self) -> list[Path]:
-        """All files that a run with this prefix can write, with either engine and trajectories of any format."""
+        """All files that a run with this prefix and engine can write, with trajectories of any format."""
         trajectories = [path for ending in ENDINGS.values() for path in self._of_all(ending)]
-        restarts, finals = ([self.path(ending) for ending in RESTARTS], [self.final(suffix) for suffix in FINALS])
-        own = [*trajectories, *self.logs, *restarts, self.settings, *finals]
+        restarts = [self.path(ending) for ending in RESTARTS[self.engine]]
+        own = [*trajectories, *self.logs, *restarts, self.settings, *map(self.final, FINALS[self.engine])]
         return [*own, self.plot, self.page, *self.uncertain]
 
     def keep_frame(self, error: SpreadError) -> str:

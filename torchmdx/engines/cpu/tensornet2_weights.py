@@ -37,7 +37,7 @@ class Equilibration(ctypes.Structure):
     _fields_ = [("scale", POINTER), ("offset", POINTER), ("epsilon", REAL), ("maps", Map * 3)]
 
 
-class Charges(ctypes.Structure):
+class ChargesStruct(ctypes.Structure):
     """`struct charges`."""
 
     _fields_ = [
@@ -59,7 +59,7 @@ class TensorNet2Weights(TensorNetWeights):
         self.count = network.config.num_charges
         filters = [self._network(cast(Interaction, layer), table, k) for k, layer in enumerate(network.layers, start=1)]
         equilibrations = [self._equilibration(cast(ChargeEquilibration, module)) for module in network.charges]
-        self.charges = Charges(
+        self.charges = ChargesStruct(
             count=self.count,
             slices=padded_size(self.count) // SLICE,
             last=last,

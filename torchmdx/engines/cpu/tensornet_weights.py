@@ -44,7 +44,7 @@ class Layer(ctypes.Structure):
     _fields_ = [("table", POINTER), ("own", POINTER), ("into", Map * 3), ("out", Map * 3)]
 
 
-class Model(ctypes.Structure):
+class ModelStruct(ctypes.Structure):
     """`struct model`."""
 
     _fields_ = [
@@ -74,7 +74,7 @@ class TensorNetWeights:
         network, config = cast(TensorNet | TensorNet2, potential.network), potential.config
         width, embedding = config.num_channels, network.embedding
         channels = padded_size(width)
-        self.model = m = Model()
+        self.model = m = ModelStruct()
         m.slices, m.width, m.layers = channels // SLICE, width, config.num_layers
         m.intervals = table.stretch.num_intervals
         m.activation, m.reflections = ACTIVATION_NUMBERS[config.activation], config.group == "O(3)"

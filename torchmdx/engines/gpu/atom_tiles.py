@@ -24,7 +24,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import triton
@@ -59,7 +59,7 @@ ATOMS, THREADS = SIZES["ATOMS"], 256
 SHARED_BYTES = 4 * ATOMS * (9 * CHANNELS + 1)
 
 
-class Params(ctypes.Structure):
+class AtomTilesStruct(ctypes.Structure):
     """`struct Params` of atom_tiles.cuh."""
 
     _fields_ = members((SOURCES / "atom_tiles.cuh").read_text(), "Params")
@@ -97,7 +97,7 @@ class TileMatrices:
         )
 
 
-class Launcher(Protocol):
+class GridLauncher(Protocol):
     """What runs a kernel: `GridKernel`, or an emulation of it."""
 
     def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
@@ -110,7 +110,7 @@ def code() -> bytes:
 
 
 @functools.cache
-def launchers(device: torch.device) -> Mapping[str, Launcher]:
+def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
     made, shape = code(), dict(threads=THREADS, shared_bytes=SHARED_BYTES)
     return {name: GridKernel(made, f"{name}_kernel", device, **shape) for name in KERNELS}
@@ -119,7 +119,7 @@ def launchers(device: torch.device) -> Mapping[str, Launcher]:
 class TileKernels:
     """The kernels with a model's matrices."""
 
-    def __init__(self, model: FastTensorNet, kernels: Mapping[str, Launcher]) -> None:
+    def __init__(self, model: FastTensorNet, kernels: Mapping[str, GridLauncher]) -> None:
         self.kernels, self.matrices = kernels, TileMatrices.of(model.weights)
 
     @classmethod
@@ -156,14 +156,14 @@ class TileChain(Chain):
         """
         given: dict[str, Any] = {key: None if value is None else value.data_ptr() for key, value in tensors.items()}
         if self.within is not None:
-            given["count"] = self.atoms(hops).data_ptr()
-            given["received"] = None if received is None else self.atoms(received).data_ptr()
+            given["count"] = cast(Tensor, self.atoms(hops)).data_ptr()
+            given["received"] = None if received is None else cast(Tensor, self.atoms(received)).data_ptr()
         for key, matrices in (("first", first), ("second", second)):
             if matrices is not None:
                 given |= {key: matrices[0].data_ptr(), f"{key}_unit": matrices[1]}
         given |= {"charge": self.charge.data_ptr(), "wide_charge": self.charge.dtype == torch.float64}
         given |= {"system": self.system.data_ptr(), "epsilon": self.epsilons[1], "num_atoms": self.n}
-        self.kernels[name].launch(triton.cdiv(self.n, ATOMS), Params(**given))
+        self.kernels[name].launch(triton.cdiv(self.n, ATOMS), AtomTilesStruct(**given))
 
     def forward(self, keep: bool) -> None:
         if not self.n:

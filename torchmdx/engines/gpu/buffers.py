@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BufferSizes:
     """What the shapes of buffers depend on. chain: of `KernelPlan`; sent: dtype of what atoms send each other."""
 
     num_atoms: int
@@ -104,7 +104,7 @@ class GradientScratch:
     virials: Tensor  # [N,9] virial by atom
 
     @classmethod
-    def allocate(cls, sizes: Sizes) -> GradientScratch:
+    def allocate(cls, sizes: BufferSizes) -> GradientScratch:
         n, c, new, piece = sizes.num_atoms, sizes.channels, sizes.new, sizes.piece
         own = 0 if sizes.lean else n
         slices = 1 if sizes.one_program_per_atom else c // min(sizes.tiles.messages_gradient.slice, c)
@@ -150,7 +150,7 @@ class Scratch:
     charged: ChargeScratch | None = None
 
     @classmethod
-    def allocate(cls, sizes: Sizes) -> Scratch:
+    def allocate(cls, sizes: BufferSizes) -> Scratch:
         n, c, new, piece = sizes.num_atoms, sizes.channels, sizes.new, sizes.piece
         row, kept = sizes.tiles.row, 0 if sizes.lean else sizes.kept_layers
         return cls(
@@ -197,7 +197,7 @@ class Scratch:
 class Buffers:
     """The results of an evaluation, and its scratch memory."""
 
-    sizes: Sizes
+    sizes: BufferSizes
     energies: Tensor  # [N] float64
     energy: Tensor  # [S] float64
     forces: Tensor  # [N,3]
@@ -207,7 +207,7 @@ class Buffers:
     present: PresentElements | None = None  # of element_sums.py
 
     @classmethod
-    def allocate(cls, sizes: Sizes, present: PresentElements | None = None) -> Buffers:
+    def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None) -> Buffers:
         n, s = sizes.num_atoms, sizes.num_systems
         return cls(
             sizes=sizes,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
 from torch import Tensor
 
@@ -22,12 +21,9 @@ from torchmdx.engines.gpu.charged_cluster import (
     ChargedClusters,
 )
 from torchmdx.engines.gpu.charged_edges import EdgeNetworkChain
-from torchmdx.engines.gpu.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, ChargedMaps
-from torchmdx.engines.gpu.charged_weights import ChargedWeights, ChargeWeights
 from torchmdx.engines.gpu.few_atoms import RowChain
 from torchmdx.engines.gpu.triton import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
-from torchmdx.engines.gpu.triton.tf32_product import Split
-from torchmdx.engines.plan.launch_sizes import Block
+from torchmdx.engines.plan.launch_sizes import ProductBlock
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.neighbors.reverse import find_reverse
 
@@ -35,53 +31,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 # Rows and columns of z₂ that a program makes, and channels of z₁ at a time; the other products of edges.
-FIRST, EDGES = Block(16, 64, 32, 8), Block(columns=32)
-
-
-def _whole(matrix: Split) -> Tensor:
-    """The matrix that was divided exactly into two parts."""
-    return matrix.big + matrix.small
-
-
-@dataclass(frozen=True, eq=False)
-class RowCharges:
-    """A ChargeEquilibration's matrices with inputs, `_back` outputs, as rows; see ChargeWeights."""
-
-    first: Tensor
-    first_back: Tensor
-    second: Tensor
-    second_back: Tensor
-    third: Tensor
-    third_back: Tensor
-
-    @classmethod
-    def of(cls, w: ChargeWeights) -> RowCharges:
-        return cls(
-            first=_whole(w.first_back),
-            first_back=_whole(w.first),
-            second=_whole(w.second_back),
-            second_back=_whole(w.second),
-            third=_whole(w.third_back),
-            third_back=_whole(w.third),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class RowWeights:
-    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C]."""
-
-    charges: tuple[RowCharges, ...]
-    shares: tuple[Tensor, ...]
-    middle: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, w: ChargedWeights) -> RowWeights:
-        """Of matrices that have been divided exactly: "tf32x3"."""
-        return cls(
-            charges=tuple(RowCharges.of(each) for each in w.equilibrations),
-            shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),
-            middle=tuple(_whole(f.middle) for f in w.filters),
-        )
+FIRST, EDGES = ProductBlock(16, 64, 32, 8), ProductBlock(columns=32)
 
 
 class ChargedRowChain(EdgeNetworkChain, RowChain):
@@ -92,7 +42,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         assert model.row_weights is not None
         self.own, self.model_clusters = model.row_weights, model.clusters
         self.clusters: ChargedClusters | None = None
-        self.edge_clusters: ChargedMaps | None = None
         self.total_charge, self.charge = self.charge, model.neutral
         self.tiles = replace(self.tiles, edge_product=EDGES)
         self.cutoff = model.table.stretch.cutoff
@@ -112,10 +61,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         if not self.n:
             return
         self.clusters = self.model_clusters if keep else None
-        self.edge_clusters = None if self.clusters is None else self.clusters.maps
         with beside(self.positions.device, OPPOSITE) as branch:
-            if keep and self.edge_maps is not None:
-                assert (reverse := self.q.reverse) is not None
+            reverse = self.q.reverse
+            if keep and self.edge_maps is not None and reverse is not None:
                 branch.run(lambda: find_reverse(self.edges, reverse))
             self._forward(keep)
 
@@ -157,10 +105,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         slot = i if self.sizes.with_forces else 0
         y, last = b.y[own], i == len(w.layers) - 1
         charges = not last or self.last_charges
-        if self.edge_clusters is not None:
-            self.edge_clusters.launch(FORTH, self, i)
-        else:
-            self._maps(i, slot, y, keep)
+        self._maps(i, slot, y, keep)
         if self.clusters is not None:
             self.clusters.launch(MIDDLE if not last else LAST if charges else LAYER, self, i + 1)
             self._equilibrate(i + 1)
@@ -242,14 +187,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _backward_layer(self, i: int, first: bool) -> None:
-        if self.edge_clusters is not None:
-            self.edge_clusters.launch(MESSAGES_BACK, self, i)
-            self.edge_clusters.launch(BACK, self, i)
-            self.edge_clusters.launch(CHARGES_BACK, self, i)
-        else:
-            self._messages_gradient(i)
-            self._maps_gradient(i)
-            self._charges_gradient(i, first)
+        self._messages_gradient(i)
+        self._maps_gradient(i)
+        self._charges_gradient(i, first)
         if self.clusters is not None:
             self.clusters.launch(MIDDLE_GRADIENT if i else GRADIENT, self, i)
         else:
@@ -262,9 +202,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         assert reverse is not None
         assert pulls is not None
         edge_mlp.messages_gradient[(n * len(pulls),)](
-            b.y[i], g.m[i], b.p, z3, z3.view(torch.float16), pulls, e.row_ptr, e.source, reverse, b.knot, b.stretch,
-            pulls, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=True, SPLIT=False,
-            **self.activation, **self.tiles.messages_gradient.options(self.c),
+            b.y[i], g.m[i], b.p, z3, e.row_ptr, e.source, reverse, b.knot, b.stretch, pulls, n, e.capacity,
+            self.cutoff, CHANNELS=self.c, FIRST=True, **self.activation,
+            **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
 
     def _charges_gradient(self, i: int, first: bool) -> None:
@@ -285,7 +225,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             self._multiply_parts(b.p, self.split.mix_in_back[i], g.d[i])
             return
         z1, z2, z3 = self._z(i)
-        assert z1 is not None
         assert z2 is not None
         width, inner = w.last_back.big.shape
         options, row = self.tiles.edge_product.options(inner, width), self._row

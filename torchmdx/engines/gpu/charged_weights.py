@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.cutoff_copies import CLUSTER, MAPS, TRITON, require_repeated
+from torchmdx.engines.cutoff_copies import CLUSTER, TRITON, require_repeated
 from torchmdx.engines.gpu.head_weights import padded
 from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 from torchmdx.engines.gpu.triton.tf32_product import Split
@@ -119,7 +119,7 @@ class ChargedWeights:
 
     @classmethod
     def pack(cls, network: TensorNet2, channels: int, precision: str) -> ChargedWeights:
-        require_repeated(float(network.config.cutoff), TRITON, CLUSTER, MAPS)
+        require_repeated(float(network.config.cutoff), TRITON, CLUSTER)
         count, width = network.config.num_charges, network.config.num_channels
         with torch.no_grad():
             return cls(
@@ -136,3 +136,49 @@ class ChargedWeights:
                     if isinstance(module, ChargeEquilibration)
                 ),
             )
+
+
+def _whole(matrix: Split) -> Tensor:
+    """The matrix that was divided exactly into two parts."""
+    return matrix.big + matrix.small
+
+
+@dataclass(frozen=True, eq=False)
+class RowCharges:
+    """A ChargeEquilibration's matrices with inputs, `_back` outputs, as rows; see ChargeWeights."""
+
+    first: Tensor
+    first_back: Tensor
+    second: Tensor
+    second_back: Tensor
+    third: Tensor
+    third_back: Tensor
+
+    @classmethod
+    def of(cls, w: ChargeWeights) -> RowCharges:
+        return cls(
+            first=_whole(w.first_back),
+            first_back=_whole(w.first),
+            second=_whole(w.second_back),
+            second_back=_whole(w.second),
+            third=_whole(w.third_back),
+            third_back=_whole(w.third),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RowWeights:
+    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C]."""
+
+    charges: tuple[RowCharges, ...]
+    shares: tuple[Tensor, ...]
+    middle: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, w: ChargedWeights) -> RowWeights:
+        """Of matrices that have been divided exactly: "tf32x3"."""
+        return cls(
+            charges=tuple(RowCharges.of(each) for each in w.equilibrations),
+            shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),
+            middle=tuple(_whole(f.middle) for f in w.filters),
+        )

@@ -1,7 +1,7 @@
 """The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
 
-It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network
-(`serves.edge_maps` of engines/plan).
+It evaluates both maps of an edge in one kernel on an H100 or H200, for the usual network (`serves.edge_maps` of
+engines/plan).
 A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the
@@ -27,7 +27,7 @@ from torchmdx.runtime.cuda_source import cubin
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_weights import FilterWeights
-    from torchmdx.engines.gpu.one_launch import Launcher
+    from torchmdx.engines.gpu.one_launch import ClusterLauncher
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
     from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 
@@ -49,7 +49,7 @@ SHARED_BYTES = {
 }
 
 
-class Params(ctypes.Structure):
+class EdgeMapsStruct(ctypes.Structure):
     """`struct Params` of edge_maps.cu."""
 
     _fields_ = (
@@ -137,7 +137,9 @@ class EdgeMaps:
     most_clusters: to launch; each block takes ROWS edges at a time, or half of them.
     """
 
-    def __init__(self, filters: Sequence[FilterWeights], kernels: Mapping[str, Launcher], most_clusters: int) -> None:
+    def __init__(
+        self, filters: Sequence[FilterWeights], kernels: Mapping[str, ClusterLauncher], most_clusters: int
+    ) -> None:
         self.filters, self.kernels, self.most_clusters = filters, kernels, most_clusters
         self.matrices = [self._packed(w.middle_parts, w.last_parts) for w in filters]
 
@@ -172,7 +174,7 @@ class EdgeMaps:
 
     def _launch(self, name: str, layer: int, z1: Tensor, z3: Tensor, row_ptr: Tensor, slopes: Tensor | None) -> None:
         w, rows, matrices = self.filters[layer], len(z1), self.matrices[layer][name]
-        params = Params(
+        params = EdgeMapsStruct(
             z1=z1.data_ptr(),
             z3=z3.data_ptr(),
             slopes=None if slopes is None else slopes.data_ptr(),

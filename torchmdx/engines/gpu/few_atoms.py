@@ -93,8 +93,7 @@ class RowChain(Chain):
         b, g, w, e, t = self.b, self.gradient, self.weights, self.edges, self.tiles
         # Virials can be summed only after all forces; energies need not wait.
         systems = 0 if virial else self.sizes.num_systems
-        if self.before_forces is not None:
-            self.before_forces()
+        self.before_forces()
         force_kernels.forces[(self.n + systems,)](
             e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, *self.beside,
             self.buffers.forces, g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n,

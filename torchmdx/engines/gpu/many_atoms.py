@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.gpu.element_sums import gradient_by_elements, sum_by_elements
-from torchmdx.engines.gpu.products import Products
+from torchmdx.engines.gpu.products import ChainProducts
 from torchmdx.engines.gpu.triton import (
     edge_geometry,
     embedding,
@@ -34,7 +34,7 @@ BLOCK = 256  # edges per program where an edge is little work
 SUM_BLOCK = 1024
 
 
-class Chain(Products):
+class Chain(ChainProducts):
     """One evaluation: the model's weights, its buffers and the caller's tensors."""
 
     def __init__(
@@ -55,14 +55,12 @@ class Chain(Products):
         self.positions, self.numbers, self.system = positions, atomic_numbers, system_index
         self.cell, self.charge, self.edges = cell, charge, edges
         self.gathers = model.config.messages == "source"
-        # Of each edge, the atom whose tensors its message carries: the neighbour, or the atom that receives it.
-        self.senders = edges.source if self.gathers else edges.target
+        self.senders = edges.source if self.gathers else edges.target  # atoms whose tensors messages carry
         self.n, self.c, self.within = buffers.sizes.num_atoms, self.weights.channels, within
         self.split, self.tables = model.split_weights, model.tables
-        # Forces [N,3] and virials [N,9] of other energies, to be set before `backward`.
+        # Forces [N,3] and virials [N,9] of other energies, set before `backward`; what is called before they are used.
         self.beside: tuple[Tensor | None, Tensor | None] = (None, None)
-        # What is called when they are needed.
-        self.before_forces: Callable[[], None] | None = None
+        self.before_forces: Callable[[], None] = lambda: None
         self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
@@ -75,11 +73,10 @@ class Chain(Products):
         """Number of atoms that a kernel evaluates; of a domain those with at most so many hops, counted on the device.
 
         Energies are those of owned atoms, and a layer reads the neighbours of the atoms that it updates. So layer i of
-        L updates atoms with at most L-1-i hops, and the embedding is needed of those with at most L. Where messages
-        carry an atom's own tensors, only owned atoms are needed.
+        L updates atoms with at most L-1-i hops, the embedding those with at most L; owned ones if layers read no other.
         """
-        hops = hops if self.gathers else 0
-        return self.n if self.within is None else self.within[hops : hops + 1]
+        first = hops if self.gathers else 0
+        return self.n if self.within is None else self.within[first : first + 1]
 
     @property
     def gradient(self) -> GradientScratch:
@@ -232,8 +229,7 @@ class Chain(Products):
         """Forces from the gradient in the sums over neighbours and from what messages left at the edges."""
         b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
         reach = len(w.layers)
-        if self.before_forces is not None:
-            self.before_forces()
+        self.before_forces()
         rare = gradient_by_elements(self, gradient)
         # Fewer programs where nearly all of them have nothing to do.
         walk = (t.surroundings_gradient if rare is None else t.surroundings).options(self.c)
@@ -299,7 +295,6 @@ class Chain(Products):
         out, gradient = self.buffers, self.b.gradient
         if self.sizes.num_systems:
             force_kernels.sum_systems[(self.sizes.num_systems,)](
-                self.system, out.energies, self.weights.shift,
-                out.virial if gradient is None else gradient.virials, out.energy, out.virial, self.cell, out.stress,
-                self.n, VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
+                self.system, out.energies, self.weights.shift, out.virial if gradient is None else gradient.virials,
+                out.energy, out.virial, self.cell, out.stress, self.n, VIRIAL=virial, BLOCK=SUM_BLOCK, SEARCH=SUM_BLOCK,
             )  # fmt: skip

@@ -62,13 +62,13 @@ MOST_IN_STEP = 64  # atoms
 PATIENCE = 1 << 22
 
 
-class Params(ctypes.Structure):
+class OneLaunchStruct(ctypes.Structure):
     """`struct Params` of one_launch_block.cuh."""
 
     _fields_ = members((SOURCES / "one_launch_block.cuh").read_text(), "Params")
 
 
-class Launcher(Protocol):
+class ClusterLauncher(Protocol):
     """What runs the kernel: `ClusterKernel`, or an emulation of it."""
 
     def most_clusters(self, shared_bytes: int) -> int: ...
@@ -118,8 +118,8 @@ class OneLaunch:
         model: FastTensorNet,
         buffers: Buffers,
         plan: AtomClusters,
-        kernel: Launcher,
-        make_moving: Callable[[], Launcher] | None = None,
+        kernel: ClusterLauncher,
+        make_moving: Callable[[], ClusterLauncher] | None = None,
         *,
         virials: bool = False,
     ) -> None:
@@ -185,7 +185,7 @@ class OneLaunch:
         return cls(model, buffers, plan, kernel, moving, virials=virials)
 
     @functools.cached_property
-    def moving_kernel(self) -> Launcher | None:
+    def moving_kernel(self) -> ClusterLauncher | None:
         """The kernel for steps of dynamics, compiled at its first use; None where there is none."""
         if self._make_moving is None or not self.serves_steps:
             return None
@@ -271,7 +271,7 @@ class OneLaunch:
         pointers = {name: None if value is None else value.data_ptr() for name, value in given.items()}
         wide = {f"wide_{name}": inputs[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         gate, read = self.epsilons
-        params = Params(**self.fixed, **pointers, **wide, **settings, gate_epsilon=gate, read_epsilon=read)
+        params = OneLaunchStruct(**self.fixed, **pointers, **wide, **settings, gate_epsilon=gate, read_epsilon=read)
         kernel = self.moving_kernel if settings.get("steps") else self.kernel
         assert kernel is not None
         kernel.launch(self.plan.clusters, self.shared_bytes, params)

@@ -12,7 +12,7 @@ from torchmdx.engines.gpu.triton.tf32_product import Split
 from torchmdx.engines.plan.launch_sizes import Tiles
 
 
-class Products(ABC):
+class ChainProducts(ABC):
     """For n atoms of c channels; see `Chain`."""
 
     n: int

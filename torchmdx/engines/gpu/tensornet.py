@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
-from torchmdx.engines.gpu.buffers import Buffers, Sizes
+from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
 from torchmdx.engines.plan import KernelPlan, Machine, Network, Workload, plan_kernels
 from torchmdx.engines.plan.decide import why_not_fused
 from torchmdx.engines.plan.kernels import LEAN, ROWS
@@ -154,7 +154,7 @@ class FastTensorNet:
         plan = plan or self.planned(work, tiles)
         self.plan, self.capacity = plan, capacity
         head = self.weights.head
-        sizes = Sizes(
+        sizes = BufferSizes(
             num_atoms=num_atoms,
             num_systems=num_systems,
             capacity=capacity,

@@ -83,7 +83,7 @@ class EdgeMessages:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SurroundingsForm:
     """T(D, F, Z, G) = Σ_edges Σ_m,c D[edge,m] F[pair,k(m),c] (Z[target,0,c] + Z[source,1,c]) G[target,m,c].
 
     Each atom adds D[P,0] F[P,0,c] (Z[i,0,c] + Z[i,1,c]) G[i,0,c] of itself.

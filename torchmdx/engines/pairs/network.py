@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchmdx.engines.pairs.atom_functions import NORM, normalised, product, updated
 from torchmdx.engines.pairs.filters import edge_filters, linear, pair_filters, through
-from torchmdx.engines.pairs.messages import EdgeMessages, Messages, Surroundings
+from torchmdx.engines.pairs.messages import EdgeMessages, Messages, SurroundingsForm
 from torchmdx.engines.pairs.multilinear import Form, partial, quadratic
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.pair_values import pair_values
@@ -111,7 +111,7 @@ def _embedding(
     """As `TensorEmbedding`, tensors [N,9,C]."""
     elements = torch.stack(layer.pair_shares(numbers), 1)
     weights = pair_filters(layer.filters, radial, envelope)
-    return gated(layer, partial(Surroundings(pairs), 3, directions, weights, elements, None))
+    return gated(layer, partial(SurroundingsForm(pairs), 3, directions, weights, elements, None))
 
 
 def gated(layer: TensorEmbedding, x: Tensor) -> Tensor:

@@ -172,17 +172,21 @@ def why_not_fused(network: Network, config: Any, machine: Machine) -> str | None
     if not network.is_built_in:
         wanted = "TensorNet2" if isinstance(config, TensorNet2Config) else "TensorNet"
         return f"its network must be a {wanted}, got {network.kind}"
-    return network.unknown or serves.fused_kernels(config)
+    return network.unknown or _why_not_head(network) or serves.fused_kernels(config)
+
+
+def _why_not_head(network: Network) -> str | None:
+    if network.head in HEAD_KINDS:
+        return None
+    return f"its head must be a ScalarHead or a GatedHead, got a {network.head.rpartition('.')[2]}"
 
 
 def why_not_compiled(network: Network, machine: Machine) -> str | None:
     """Why the C code cannot evaluate a network; None if it can."""
     if not network.is_built_in:
         return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
-    if network.unknown is not None:
-        return network.unknown
-    if network.head not in HEAD_KINDS:
-        return f"its head must be a ScalarHead or a GatedHead, got a {network.head.rpartition('.')[2]}"
+    if (reason := network.unknown or _why_not_head(network)) is not None:
+        return reason
     if network.dtype != "float32":
         return f"its weights must be torch.float32, got torch.{network.dtype}"
     return None if machine.compiled else "it needs the compiled library"
@@ -240,6 +244,9 @@ def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
         name = f"prior {prior.name}"
         if prior not in others:
             stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
+            if isinstance(prior, CoulombConfig) and prior.sums_lattice:
+                runs = "Triton, a branch beside the pairs" if kernel == "Triton" else "torch, products of matrices"
+                stages.append(Stage("Ewald sum", runs, "of periodic systems, over the reciprocal lattice", autograd))
         elif branch:
             beside = "a branch beside the network"
             stages.append(

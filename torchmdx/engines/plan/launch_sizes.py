@@ -29,11 +29,11 @@ MANY_EDGE_ROWS = 32768
 # energies, a quarter faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
 FEW_CHARGED = 128
 # The same where kernels of CUDA C++ evaluate the network of edges, from which a program of one atom is then spared.
-FEW_WITH_MAPS = 192
+FEW_WITH_MAPS = 256
 
 
 @dataclass(frozen=True)
-class Block:
+class ProductBlock:
     """A product with a matrix: `columns` of the result for `rows` atoms, `step` inner channels at a time."""
 
     rows: int = 64
@@ -80,8 +80,8 @@ class ByElements:
     depth: int = 2
     group: int = 4
     depth_back: int = 4
-    product: Block = Block()
-    product_back: Block = Block()
+    product: ProductBlock = ProductBlock()
+    product_back: ProductBlock = ProductBlock()
 
     def walk(self, elements: int) -> dict[str, int]:
         """Launch options; elements are divided evenly among programs."""
@@ -117,26 +117,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class TwoMaps:
-    """Two maps of `rows` edges per program and their gradient (edge_mlp_forward.py, edge_mlp_backward.py).
-
-    columns: of the result, at a time.
-    """
-
-    rows: int = 64
-    columns: int = 32
-    warps: int = 4
-    stages: int = 3
-
-    def options(self) -> dict[str, Any]:
-        return dict(ROWS=self.rows, COLUMNS=self.columns, STAGES=self.stages, num_warps=self.warps)
-
-    def options_back(self, slice_: int) -> dict[str, Any]:
-        """Launch options of the backward pass, for slices of so many channels."""
-        return dict(ROWS=self.rows, STEP=min(self.columns, slice_), STAGES=self.stages, num_warps=self.warps)
-
-
-@dataclass(frozen=True)
 class Tiles:
     """Launch sizes of all kernels, in groups that behave alike.
 
@@ -144,18 +124,16 @@ class Tiles:
     lean: the backward pass computes most tensors of atoms again, and networks of atoms take `piece` atoms at a time
         (0: all), so that an atom takes little more than half the memory (recompute.py).
     by_elements: if given, the embedding's sums are taken by elements where a structure has few.
-    two_maps: if given, edge_mlp_forward.py and edge_mlp_backward.py replace the products of edges where possible.
     """
 
-    product: Block
+    product: ProductBlock
     messages: Walk
     messages_gradient: Walk
     surroundings: Walk
     surroundings_gradient: Walk  # takes all channels
     by_elements: ByElements | None = None
     row: Row | None = None
-    edge_product: Block = Block()
-    two_maps: TwoMaps | None = None
+    edge_product: ProductBlock = ProductBlock()
     lean: bool = False
     piece: int = 0
     head_warps: int = 2
@@ -178,7 +156,7 @@ class Tiles:
                 row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16, apart=True),
                 force_candidates=64,
                 force_warps=8,
-                product=Block(),
+                product=ProductBlock(),
                 messages=Walk(1, 16, 8, 1),
                 messages_gradient=Walk(1, 16, 8, 1),
                 surroundings=Walk(1, 16, 16, 1),
@@ -188,7 +166,7 @@ class Tiles:
         return cls(
             lean=lean,
             piece=PIECE if lean else 0,
-            product=Block(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
+            product=ProductBlock(columns=32 if num_atoms < SOME_ATOMS else 64 if num_atoms < MORE_ATOMS else 128),
             messages=Walk(1, 256, 1, 1) if num_atoms < MORE_ATOMS else Walk(16, 256, 1, 16),
             messages_gradient=Walk(1, 256, 2, 1),
             surroundings=Walk(4, 256, 1, 4),
@@ -218,12 +196,11 @@ def _charged_sizes(atoms: int, few: int) -> Tiles:
     if atoms > few:
         tiles = replace(tiles, row=None)
     if atoms < SOME_ATOMS:
-        tiles = replace(tiles, product=Block(columns=32))
+        tiles = replace(tiles, product=ProductBlock(columns=32))
     many = atoms * USUAL_NEIGHBOURS >= MANY_EDGE_ROWS
     return replace(
         tiles,
-        edge_product=Block(128, 64, 32, 8) if many else Block(columns=32),
-        two_maps=TwoMaps() if many else None,
+        edge_product=ProductBlock(128, 64, 32, 8) if many else ProductBlock(columns=32),
         messages=Walk(1, 256, 2, 1) if many else tiles.messages,
         messages_gradient=Walk(1, 64 if atoms < MORE_ATOMS else 128, 1, 1) if many else tiles.messages_gradient,
     )

@@ -27,11 +27,13 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "charge_factor": (True, False),
     "num_charges": ANY,
     "charge_slack": ANY,
+    "hardness": ("environment", "element"),
+    "coulomb": ANY,
 }
 
 
 def unknown_setting(config: Any) -> str | None:
-    """Why engines do not know a setting of a TensorNet or TensorNet2; None if they know all."""
+    """Why engines do not know a setting of a network of the package; None if they know all."""
     for field in fields(config):
         value, known = getattr(config, field.name), KNOWN.get(field.name)
         if known is None and (field.default is MISSING or value != field.default):

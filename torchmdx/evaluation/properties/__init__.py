@@ -1,1 +1,17 @@
 """What a potential tells of a structure beyond energy, forces and stress."""
+
+from typing import TYPE_CHECKING
+
+from torchmdx.runtime.public_names import public_names
+
+if TYPE_CHECKING:
+    from torchmdx.evaluation.properties.dispersion_tail import Tail as Tail
+    from torchmdx.evaluation.properties.dispersion_tail import dispersion_tails as dispersion_tails
+else:
+    __all__, __getattr__, __dir__ = public_names(
+        __name__,
+        {
+            "Tail": "dispersion_tail",
+            "dispersion_tails": "dispersion_tail",
+        },
+    )

@@ -29,7 +29,7 @@ class CoulombConfig(PriorConfig):
     """Settings of the damped Coulomb interaction.
 
     periodic: how systems with periodic directions are treated: "reaction_field" truncates the interaction, "ewald" sums
-        over all images, and "auto" does so where such a sum exists, in crystals, liquids and neutral slabs.
+        over all images, and so does "auto", of which captured steps choose the cutoff by size.
     cutoff: Å, for systems with periodic directions: of the reaction field, whose `dielectric` is beyond it (infinity: a
         conductor, for which the force at the cutoff is zero too), or of the part of an Ewald sum over pairs, which does
         not change its result.
@@ -169,9 +169,10 @@ class Coulomb(Prior):
         split = self.splitting
         if split is None:
             return None
-        text = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {split.cutoff:g} Å, vectors up to "
+        pairs = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {round(split.cutoff, 2):g} Å"
         latest = None if self.kept is None else self.kept.latest
-        return f"{text}{split.longest:.2f} 1/Å" + ("" if latest is None else f", {latest.count:,} of them")
+        count = "" if latest is None else f", {latest.count:,} of them"
+        return f"{pairs}, vectors up to {split.longest:.2f} 1/Å{count}"
 
     def keep_lists(self) -> None:
         self.kept = KeptVectors()

@@ -29,6 +29,8 @@ from torchmdx.structures.cell import complete
 from torchmdx.structures.system import Batch
 
 DEFAULT_CUTOFF = 9.0  # Å, of the part over pairs, where nothing else is given
+SHORTEST, LONGEST = 7.0, 14.0  # Å, between which a step chooses it by size
+VECTOR_COST = 0.12  # of the work for an atom and a vector, in that for an atom and a neighbour
 DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on its sixth root
 # By this fraction the cell may be stretched before vectors are chosen again, and by this one a slab may thicken.
 CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
@@ -58,6 +60,17 @@ class Splitting:
         exponent = math.log(2 * math.sqrt(2) * DENSITY ** (-1 / 6) / math.sqrt(cutoff) / accuracy)
         exponent = max(exponent, 1.0)
         return cls(accuracy, cutoff, math.sqrt(exponent) / cutoff, 2 * exponent / cutoff)
+
+    @classmethod
+    def balanced(cls, accuracy: float, volume: float) -> Splitting:
+        """The splitting that takes the least work in a cell of this volume, Å³.
+
+        An atom has 4π/3 ρ c³ neighbours in a cutoff c, and there are V (2 s² / c)³ / 12π² vectors: their sum, weighted
+        by the work for each, is least where c⁶ is proportional to the volume.
+        """
+        exponent = cls.of(accuracy, DEFAULT_CUTOFF).exponent
+        sixth = VECTOR_COST * volume * (2 * exponent) ** 3 / (16 * math.pi**3 * DENSITY)
+        return cls.of(accuracy, min(max(sixth ** (1 / 6), SHORTEST), LONGEST))
 
     @property
     def exponent(self) -> float:

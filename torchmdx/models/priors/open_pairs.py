@@ -16,7 +16,7 @@ SIZE_STEP = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class PairBlock:
     """B systems of up to M atoms: atoms [B,M] are indices of atoms, pairs [B,M,M] is true where two are a pair."""
 
     atoms: Tensor
@@ -35,7 +35,7 @@ def open_systems(batch: Batch) -> Tensor:
     return ~batch.pbc.any(-1)
 
 
-def open_blocks(batch: Batch) -> list[Block]:
+def open_blocks(batch: Batch) -> list[PairBlock]:
     """Every pair of every system without periodic directions, once in each direction.
 
     Reads sizes on the host, except while a graph is captured: all atoms then form one block, so that the graph remains
@@ -52,18 +52,18 @@ def open_blocks(batch: Batch) -> list[Block]:
     return [_block(places, size, batch.positions.device) for size, places in rows.items()]
 
 
-def _block(places: list[tuple[int, int]], size: int, device: torch.device) -> Block:
+def _block(places: list[tuple[int, int]], size: int, device: torch.device) -> PairBlock:
     first, count = torch.tensor(places, device=device).T[:, :, None].unbind(0)
     size = min(size, max(number for _, number in places))
     slot = torch.arange(size, device=device)[None]
     filled = slot < count
     pairs = filled[:, :, None] & filled[:, None] & ~torch.eye(size, dtype=torch.bool, device=device)
-    return Block(torch.where(filled, first + slot, first), pairs)
+    return PairBlock(torch.where(filled, first + slot, first), pairs)
 
 
-def _one_block(batch: Batch) -> Block:
+def _one_block(batch: Batch) -> PairBlock:
     atoms = torch.arange(batch.num_atoms, device=batch.positions.device)
     together = batch.system_index[:, None] == batch.system_index
     together &= open_systems(batch).index_select(0, batch.system_index)[:, None]
     together &= atoms[:, None] != atoms
-    return Block(atoms[None], together[None])
+    return PairBlock(atoms[None], together[None])

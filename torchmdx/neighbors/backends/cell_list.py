@@ -20,7 +20,7 @@ POINTER, INTEGER = ctypes.c_void_p, ctypes.c_int64
 MOST_INSTRUCTIONS = 2  # of instructions.h
 
 
-class Request(ctypes.Structure):
+class RequestStruct(ctypes.Structure):
     """`struct request` of cell_list.c."""
 
     _fields_ = [
@@ -62,7 +62,7 @@ class CellList:
         self._search = library.cell_list_search
         self._search.restype = INTEGER
         edges, systems = self.edges, len(self._periodic)
-        self.request = request = Request(systems=systems, atoms=edges.num_atoms, capacity=edges.capacity)
+        self.request = request = RequestStruct(systems=systems, atoms=edges.num_atoms, capacity=edges.capacity)
         request.radius, request.bins, request.instructions = self.radius, self._bins, MOST_INSTRUCTIONS
         request.room = address("room", self._room, torch.float64)
         request.numbers = address("numbers", self._numbers, torch.int32)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.report.view.bonds import bonds, molecules, whole
-from torchmdx.report.view.movie import Frames, Kind, Movie, Torsions
+from torchmdx.report.view.movie import Kind, Movie, MovieFrames, Torsions
 from torchmdx.report.view.thin import atoms_to_show, frames_to_show
 from torchmdx.report.view.torsions import backbone, torsion
 
@@ -32,7 +32,7 @@ class Arranged:
     notes: list[str] = field(default_factory=list)
 
 
-def movie_of(frames: Frames, *, plain: bool = False) -> Movie:
+def movie_of(frames: MovieFrames, *, plain: bool = False) -> Movie:
     """The movie of frames, thinned if they are many or large. Raises ValueError without a frame that has atoms.
 
     plain: without rotations and repeated cells, as vectors on the atoms need it.
@@ -67,7 +67,7 @@ def movie_of(frames: Frames, *, plain: bool = False) -> Movie:
     return movie
 
 
-def _arranged(frames: Frames, *, plain: bool, repeat: bool) -> Arranged:
+def _arranged(frames: MovieFrames, *, plain: bool, repeat: bool) -> Arranged:
     """Frames of the same atoms. plain: without rotations. repeat: draw a small cell several times."""
     numbers, pbc = frames.numbers[0], frames.pbc[0]
     positions = np.stack(frames.positions)

@@ -82,7 +82,7 @@ class Movie:
 
 
 @dataclass(eq=False)
-class Frames:
+class MovieFrames:
     """Frames as a file holds them, of which a movie shows some.
 
     numbers, positions, cells: of each frame; a cell is None in a frame without three lattice vectors · pbc [3] of each
@@ -110,14 +110,14 @@ class Frames:
         cells = {cell is None for cell in self.cells}
         return same and len(cells) == 1 and all(np.array_equal(self.pbc[0], other) for other in self.pbc)
 
-    def take(self, kept: Any) -> Frames:
+    def take(self, kept: Any) -> MovieFrames:
         """The frames at positions `kept` of the lists."""
         kept = np.arange(len(self.positions))[kept]
 
         def chosen(values: list[Any]) -> list[Any]:
             return [values[place] for place in kept]
 
-        return Frames(
+        return MovieFrames(
             self.title, chosen(self.numbers), chosen(self.positions), chosen(self.cells), chosen(self.pbc),
             self.indices[kept], self.num_frames, self.x[kept], self.axis, chosen(self.captions), self.labels,
             self.panels,

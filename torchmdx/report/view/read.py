@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torchmdx.report.view.curves import frame_panels, log_panels
 from torchmdx.report.view.dcd import Dcd
 from torchmdx.report.view.hdf5 import ENDINGS, Hdf5, open_trajectory
-from torchmdx.report.view.movie import Frames
+from torchmdx.report.view.movie import MovieFrames
 from torchmdx.report.view.thin import frames_to_show
 from torchmdx.structures.files import read_structure, read_structures
 from torchmdx.structures.units import PICOSECOND
@@ -26,7 +26,7 @@ BESIDE = (".final.pdb", ".final.cif", ".final.xyz", ".start.pdb", ".pdb", ".cif"
 LEAST_VOLUME = 1.0  # Å³ per atom; a smaller cell is a placeholder
 
 
-def read(path: str, *, index: str = ":", structure: str | None = None, log: str | None = None) -> Frames:
+def read(path: str, *, index: str = ":", structure: str | None = None, log: str | None = None) -> MovieFrames:
     """The frames of a file.
 
     index: of frames, as ASE writes it (":", "-1", "::10"). structure: a file with the elements, for a DCD (default: the
@@ -66,7 +66,7 @@ def of_structures(
     indices: Integers | None = None,
     num_frames: int | None = None,
     axis: str = "frame",
-) -> Frames:
+) -> MovieFrames:
     """Frames of ASE structures, with the energies, forces and velocities that they carry.
 
     indices: in their file, or numbers of steps. num_frames: in the file. axis: what indices count.
@@ -75,7 +75,7 @@ def of_structures(
     x = indices.astype(np.float64)
     first = structures[0]
     same = all(len(atoms) == len(first) for atoms in structures)
-    return Frames(
+    return MovieFrames(
         title=title,
         numbers=[atoms.numbers.astype(np.int64) for atoms in structures],
         positions=[atoms.positions.astype(np.float64) for atoms in structures],
@@ -103,7 +103,7 @@ def of_dcd(
     labels: list[str] | None = None,
     log: Path | None = None,
     temperature: float | None = None,
-) -> Frames:
+) -> MovieFrames:
     """Frames of a DCD or HDF5 file with the elements [N] of its atoms; only those that a page can show are read.
 
     labels: of the atoms. log: of the run; temperature: its thermostat's, K. Raises ValueError for another number of
@@ -124,7 +124,7 @@ def of_dcd(
         f"frame {place:,}, step {step:,}" + f", {time:.6g} ps" * timed
         for place, step, time in zip(indices.tolist(), steps.tolist(), times.tolist(), strict=True)
     ]
-    return Frames(
+    return MovieFrames(
         title=title,
         numbers=[numbers] * len(indices),
         positions=list(positions),
@@ -149,7 +149,7 @@ def labels_of(atoms: Atoms) -> list[str] | None:
     return [f"{residue.strip()} {number} {name.strip()}" for residue, number, name in zip(*columns, strict=True)]
 
 
-def _read_dcd(path: str, index: str, structure: str | None, log: str | None) -> Frames:
+def _read_dcd(path: str, index: str, structure: str | None, log: str | None) -> MovieFrames:
     if not Path(path).is_file():
         raise FileNotFoundError(f"no trajectory at {path!r}")
     dcd = open_trajectory(path)

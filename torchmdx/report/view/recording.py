@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchmdx.report.view.movie import Frames
+from torchmdx.report.view.movie import MovieFrames
 from torchmdx.report.view.read import of_structures
 from torchmdx.report.view.thin import MOST_FRAMES, MOST_POSITIONS
 
@@ -36,7 +36,7 @@ class ThinnedSteps:
                 self._kept = {step: kept for step, kept in self._kept.items() if step % self._stride == 0}
         self.num_steps += 1
 
-    def frames(self, title: str) -> Frames:
+    def frames(self, title: str) -> MovieFrames:
         """What is kept. Raises ValueError if nothing was added."""
         if self._last is None:
             raise ValueError("a recording needs at least one structure, got none")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchmdx.report.view.arrange import movie_of
 from torchmdx.report.view.hdf5 import open_trajectory
-from torchmdx.report.view.movie import Frames
+from torchmdx.report.view.movie import MovieFrames
 from torchmdx.report.view.page import require_plotly, write_movie
 from torchmdx.report.view.read import of_dcd
 from torchmdx.report.view.recording import ThinnedSteps
@@ -33,7 +33,7 @@ def write_run_page(
     labels: of the atoms; log: of the run; temperature: its thermostat's, K.
     """
 
-    def frames() -> Frames:
+    def frames() -> MovieFrames:
         return of_dcd(
             open_trajectory(trajectory), numbers, title=title, labels=labels, log=log, temperature=temperature
         )
@@ -46,7 +46,7 @@ def write_relaxation_page(path: Path, recording: ThinnedSteps, *, title: str) ->
     return _written(path, lambda: recording.frames(title))
 
 
-def _written(path: Path, frames: Callable[[], Frames]) -> bool:
+def _written(path: Path, frames: Callable[[], MovieFrames]) -> bool:
     try:
         require_plotly()
         write_movie(path, movie_of(frames()))

@@ -25,7 +25,7 @@ DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass
-class Model:
+class PdbModel:
     """Lines of the atoms of one model, without alternate locations, and the cell parameters (Å, degrees)."""
 
     cell: tuple[float, ...] | None
@@ -81,16 +81,16 @@ def without_alternates(text: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def _models(text: str) -> Iterator[Model]:
+def _models(text: str) -> Iterator[PdbModel]:
     """Models end with ENDMDL, END (also between models, as CP2K and VMD write) or the next MODEL."""
     cell: tuple[float, ...] | None = None
-    model = Model(None)
+    model = PdbModel(None)
     first: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(("END", "MODEL")):
             if model.lines:
                 yield model
-            model, first = Model(cell), {}
+            model, first = PdbModel(cell), {}
         elif line.startswith("CRYST1"):
             cell = model.cell = _cell(line, number)
         elif line.startswith(ATOMS):
@@ -143,7 +143,7 @@ def _cell(line: str, number: int) -> tuple[float, ...] | None:
     return None if found == PLACEHOLDER or not all(found) else found
 
 
-def _structure(model: Model) -> Atoms:
+def _structure(model: PdbModel) -> Atoms:
     from ase import Atoms
 
     symbols = [_symbol(line, k) for k, line in enumerate(model.lines)]

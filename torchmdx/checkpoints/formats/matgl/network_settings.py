@@ -50,7 +50,7 @@ _POTENTIAL_WITHOUT_EFFECT = {
 
 
 @dataclass(frozen=True)
-class Form:
+class NetworkForm:
     """What module and version of a TensorNet say about its formulas, which its settings do not.
 
     messages: as in TensorNetConfig. Until version 2, layers on DGL summed the messages of an atom's own tensors.
@@ -63,7 +63,7 @@ class Form:
     name: str  # in reports
 
 
-def form_of(network: dict[str, Any], origin: str) -> Form:
+def form_of(network: dict[str, Any], origin: str) -> NetworkForm:
     """The form of a TensorNet in a model.json. Raises UnsupportedCheckpoint for an unknown module or version."""
     module, version = network.get("@module"), network.get("@model_version")
     if is_qet(network):
@@ -72,16 +72,16 @@ def form_of(network: dict[str, Any], origin: str) -> Form:
         if module not in (QET_DGL, QET_PYG):
             raise UnsupportedCheckpoint(f"{origin!r}: @module of a QET must be {QET_DGL} or {QET_PYG}, got {module!r}")
         new = module == QET_PYG
-        return Form("source" if new else "target", new, f"{module}, version {version}")
+        return NetworkForm("source" if new else "target", new, f"{module}, version {version}")
     if version not in VERSIONS or isinstance(version, bool):
         raise UnsupportedCheckpoint(f"{origin!r}: @model_version of the TensorNet must be 1 or 2, got {version!r}")
     if module not in MODULES:
         raise UnsupportedCheckpoint(f"{origin!r}: @module must be {' or '.join(MODULES)}, got {module!r}")
     own = version == 1 and module in OF_DGL
-    return Form("target" if own else "source", version != 1, f"{module}, version {version}")
+    return NetworkForm("target" if own else "source", version != 1, f"{module}, version {version}")
 
 
-def network_of(description: Any, origin: str) -> tuple[dict[str, Any], Form]:
+def network_of(description: Any, origin: str) -> tuple[dict[str, Any], NetworkForm]:
     """Settings and form of the TensorNet that a model.json describes, once every value is supported.
 
     Raises ValueError for a file of another kind, and UnsupportedCheckpoint, naming model or setting.
@@ -145,7 +145,7 @@ def atomic_numbers_of(settings: dict[str, Any], origin: str) -> list[int]:
     return [atomic_numbers[symbol] for symbol in symbols]
 
 
-def config_of(settings: dict[str, Any], form: Form, numbers: list[int], report: Report) -> TensorNetConfig:
+def config_of(settings: dict[str, Any], form: NetworkForm, numbers: list[int], report: Report) -> TensorNetConfig:
     """The configuration. Raises ValueError for values that are out of range."""
     smooth = settings["rbf_type"] == "SphericalBessel"
     size = "max_n" if smooth else "num_rbf"

@@ -23,7 +23,7 @@ PROGRAMS, LEAST_SHARE = 264, 64
 NINE = 9
 
 
-class Sizes(NamedTuple):
+class LinearSizes(NamedTuple):
     """Rows and columns of the block of a program, numbers of a step of the inner sum, warps, and steps on the way."""
 
     rows: int
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     stages: int
 
     @classmethod
-    def choose(cls, rows: int) -> Sizes:
+    def choose(cls, rows: int) -> LinearSizes:
         if rows >= MANY_ROWS:
             return cls(128, 64, 32, 4, 3)
         return cls(64, 64, 32, 4, 3) if rows >= SOME_ROWS else cls(32, 32, 32, 4, 3)
@@ -152,7 +152,7 @@ def _multiplied(
     activated = torch.empty_like(out) if activate else out
     if not out.numel():
         return out, activated
-    sizes = Sizes.choose(rows * many)
+    sizes = LinearSizes.choose(rows * many)
     if back and rows * many >= MANY_ROWS:  # faster with a copy
         w, back = w.mT.contiguous(), False
     grid = (triton.cdiv(rows, sizes.rows), triton.cdiv(outer, sizes.columns), many)
@@ -170,7 +170,7 @@ def in_weights(g: torch.Tensor, x: torch.Tensor, total: bool = False) -> tuple[t
     many = x.shape[1] if x.dim() == 3 else 1
     if many == 1 and rows >= MANY_ROWS and not total:
         return g.T @ x, None  # torch's product is faster here, where both operands are read along rows
-    sizes, width, parts = Sizes.choose(rows * many), outer * inner + total * outer, 3 if many == NINE else 1
+    sizes, width, parts = LinearSizes.choose(rows * many), outer * inner + total * outer, 3 if many == NINE else 1
     if not rows:
         sums = g.new_zeros(parts, width)
     else:
