@@ -184,7 +184,8 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
         "--pressure",
         type=bar_of,
         metavar="P",
-        help="pressure in bar, or with a unit, such as 0.1GPa (default: 1 bar); a Monte Carlo barostat, or cell rescaling with --engine torchmdx",
+        help="pressure in bar, or with a unit, such as 0.1GPa (default: 1 bar); a Monte Carlo barostat, "
+        "or cell rescaling with --engine torchmdx",
     )
     group.add_argument(
         "--barostat",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands import fixed_symmetry
 from torchmdx.commands.cell_options import add_cell_options, cell_filter, restore_fixed_vectors, space_of
-from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.options import add_model_options, add_structure_files, make_calculator, structure_of
 from torchmdx.commands.relax_checks import page_of, require_options, require_outputs, require_structure
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
 from torchmdx.runtime.interrupt import Interrupts
@@ -31,10 +31,10 @@ def add_parser(subparsers: Any) -> None:
         "relax",
         help="relax a structure to an energy minimum",
         description="Relaxes a structure, with --cell also its cell, and writes the result. Constraints in the file "
-        "are kept. Ctrl-C stops after the current step and writes the current structure. With --index : "
-        "all structures of the file, in batches; see the last group of options.",
+        "are kept. Ctrl-C stops after the current step and writes the current structure. Several files, a "
+        "folder, or with --index : all structures of a file are relaxed in batches; see the last group of options.",
     )
-    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
+    add_structure_files(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -73,6 +73,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     require_options(options)
+    options.file = options.files[0]
     if is_many(options):
         return run_many(options)
     options.optimizer = options.optimizer or "lbfgs"

@@ -21,9 +21,8 @@ def require_options(options: argparse.Namespace) -> None:
         raise ValueError(f"--fmax must be > 0 eV/Å, got {options.fmax}")
     if options.steps < 1:
         raise ValueError(f"--steps must be >= 1, got {options.steps}")
-    if options.pressure is not None:
-        if not math.isfinite(options.pressure):
-            raise ValueError(f"--pressure must be a finite number of GPa, got {options.pressure}")
+    if options.pressure is not None and not math.isfinite(options.pressure):
+        raise ValueError(f"--pressure must be a finite number of GPa, got {options.pressure}")
     require_cell(options)
     if options.symmetry_precision is not None:
         if not 0 < options.symmetry_precision < math.inf:
