@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import ase.build
 import ase.io

@@ -10,7 +10,7 @@ from torchmdx.structures.files.read import CIF, OWN, Record, read_records
 
 # Of the files in a folder that are structures; others are named one by one.
 ENDINGS = (
-    *OWN, *CIF, ".xyz", ".extxyz", ".traj", ".vasp", ".poscar", ".xsf", ".cfg", ".gen", ".res", ".mol2", ".xtl", ".cssr",
+    *OWN, *CIF, ".xyz", ".extxyz", ".traj", ".vasp", ".poscar", ".xsf", ".cfg", ".gen", ".res", ".mol2", ".xtl",
 )  # fmt: skip
 NAMES = ("POSCAR", "CONTCAR", "geometry.in")
 
