@@ -50,8 +50,8 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
         "--model",
         action="append" if several else "store",
         metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, or a name listed by "
-        f"`torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
+        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, a folder of matgl, or a "
+        f"name listed by `torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
     )
     add_coulomb_option(parser)
 
