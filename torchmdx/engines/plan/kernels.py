@@ -161,7 +161,8 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
         return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
     if (reason := serves.one_launch(config)) is not None:
         return no(reason)
-    if not 0 < work.atoms <= (limit := _most_in_one_launch(config)):
+    limit = _most_in_one_launch(config)
+    if not 0 < work.atoms <= limit:
         return no(f"one launch is faster for 1 to {limit} atoms, got {work.atoms:,}")
     if priors:
         return no("priors are evaluated between the forward and the backward pass")
