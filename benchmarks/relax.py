@@ -4,12 +4,12 @@
     python -m benchmarks.relax organic-1 --molecules --peer single
 
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. Crystals of 8 to 40 atoms in ten
-structure types, with random displacements and strains, to 0.02 eV/Å in float32. With --molecules: conformers of aspirin,
-valine and N,N-dimethylglycine from RDKit, to 0.01 eV/Å. seconds: of `torchmdx.relax` in a new process, with setup and
-captures; warm_seconds: once more; cpu_seconds: of the processor, in the second. Peers relax a sample, of stated size,
-with ASE's LBFGS, and crystals with FrechetCellFilter: matgl with its own calculator, single with torchmdx.Calculator.
-speedup: their time per structure over that of torchmdx, setup included. energy_difference: largest over the sample, meV
-per atom. Results go to relax.json, of molecules to relax_molecules.json.
+structure types, with random displacements and strains, to 0.02 eV/Å in float32. With --molecules: conformers of
+aspirin, valine and N,N-dimethylglycine from RDKit, to 0.01 eV/Å. seconds: of `torchmdx.relax` in a new process, with
+setup and captures; warm_seconds: once more; cpu_seconds: of the processor, in the second. Peers relax a sample, of
+stated size, with ASE's LBFGS, and crystals with FrechetCellFilter: matgl with its own calculator, single with
+torchmdx.Calculator. speedup: their time per structure over that of torchmdx, setup included. energy_difference:
+largest over the sample, meV per atom. Results go to relax.json, of molecules to relax_molecules.json.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.structures.pressure import pressure_of
+from torchmdx.structures.pressure_units import pressure_of
 
 if TYPE_CHECKING:
     from ase import Atoms

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchmdx.commands.options import CHARGE_HELP, add_model_option
 from torchmdx.runtime.interrupt import Interrupts
-from torchmdx.structures.pressure import bar_of
+from torchmdx.structures.pressure_units import bar_of
 
 ENGINES = ("openmm", "torchmdx")
 EPILOG = """\

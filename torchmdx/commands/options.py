@@ -11,7 +11,7 @@ from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 if TYPE_CHECKING:
     from torchmdx.ase.calculator import Calculator
     from torchmdx.structures.files import Record
-    from torchmdx.structures.files.several import Found
+    from torchmdx.structures.files.several import Gathered
 
 
 CHARGE_HELP = (
@@ -127,7 +127,7 @@ def add_structure_files(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def structures_of(options: argparse.Namespace) -> Found:
+def structures_of(options: argparse.Namespace) -> Gathered:
     """The structures at --index of the files, with their total charges; prints which files are unreadable."""
     from torchmdx.structures.files.several import files_of, read_several
 

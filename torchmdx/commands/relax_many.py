@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.relaxation.output import RelaxationOutput
     from torchmdx.dynamics.relaxation.tasks import Relaxed
     from torchmdx.structures.files import Record
-    from torchmdx.structures.files.several import Found
+    from torchmdx.structures.files.several import Gathered
 
 # Options for one structure, and their values when they are not given.
 OF_ONE = {"trajectory": None, "fix_symmetry": False, "symmetry_precision": None}
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     return status or int(unreadable > 0)
 
 
-def numbered(given: Found) -> list[Record]:
+def numbered(given: Gathered) -> list[Record]:
     """The structures; of several files with numbers of their own, and in `info` the file and the number in it."""
     if len({file for file, _ in given.records}) + len(given.unreadable) == 1:
         return [record for _, record in given.records]

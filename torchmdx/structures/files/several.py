@@ -16,7 +16,7 @@ NAMES = ("POSCAR", "CONTCAR", "geometry.in")
 
 
 @dataclass(frozen=True)
-class Found:
+class Gathered:
     """Structures with the file of each, and the reason for each file that could not be read."""
 
     records: list[tuple[str, Record]] = field(default_factory=list)
@@ -44,9 +44,9 @@ def _is_structure(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS or path.name.startswith(NAMES)
 
 
-def read_several(files: Sequence[str], index: str, charge: float | None, format: str | None) -> Found:
+def read_several(files: Sequence[str], index: str, charge: float | None, format: str | None) -> Gathered:
     """The structures at an index of each file. Raises as `read_records` if there is one file, or none is readable."""
-    found = Found()
+    found = Gathered()
     for file in files:
         try:
             found.records.extend((file, record) for record in read_records(file, index, charge, format))

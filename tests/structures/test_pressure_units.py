@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from torchmdx.structures.pressure import bar_of, pressure_of
+from torchmdx.structures.pressure_units import bar_of, pressure_of
 
 
 @pytest.mark.parametrize(
