@@ -76,7 +76,7 @@ def cell_filter(atoms: Atoms, pressure: float, space: CellSpace) -> Any:
 
     projector = space.projector(atoms.cell.array, atoms.pbc)
 
-    class LimitedCellFilter(FrechetCellFilter):  # type: ignore[misc]
+    class LimitedCellFilter(FrechetCellFilter):
         def get_forces(self, **kwargs: Any) -> Any:
             forces = super().get_forces(**kwargs)
             forces[-3:] = (projector @ np.ravel(forces[-3:])).reshape(3, 3)

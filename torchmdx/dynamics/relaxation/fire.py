@@ -68,8 +68,8 @@ class Fire:
     """
 
     RUNNING = RUNNING
-    OF_ATOMS = ("positions", "velocities", "travel", "free")
-    OF_SYSTEMS = (
+    OF_ATOMS: tuple[str, ...] = ("positions", "velocities", "travel", "free")
+    OF_SYSTEMS: tuple[str, ...] = (
         "cell", "cell_velocity", "dt", "mixing", "downhill", "steps", "status", "energy", "fmax", "start_volume",
         "count", "cell_space",
     )  # fmt: skip

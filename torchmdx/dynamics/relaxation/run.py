@@ -72,6 +72,8 @@ def relax(
     device, mode: as for `Calculator`. batch_atoms: atoms in a batch; None chooses by device and memory.
     coulomb_cutoff, coulomb: as for `Calculator`.
     """
+    from ase import Atoms
+
     space = CellSpace(
         mask=None if cell_mask is None else tuple(cell_mask),
         hydrostatic=hydrostatic_strain,
@@ -79,7 +81,7 @@ def relax(
         fixed_vectors=fixed_vectors,
     )
     found = relax_each(
-        [structures] if hasattr(structures, "get_positions") else structures,
+        [structures] if isinstance(structures, Atoms) else structures,
         potential,
         FireSettings(fmax=fmax, steps=steps, cell=cell, pressure=pressure * GPA, optimizer=optimizer, space=space),
         charge=charge,
