@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands import fixed_symmetry
-from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.cell_options import add_cell_options, cell_filter, restore_fixed_vectors, space_of
+from torchmdx.commands.options import add_model_options, add_structure_files, make_calculator, structure_of
 from torchmdx.commands.relax_checks import page_of, require_options, require_outputs, require_structure
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
 from torchmdx.runtime.interrupt import Interrupts
@@ -30,10 +31,10 @@ def add_parser(subparsers: Any) -> None:
         "relax",
         help="relax a structure to an energy minimum",
         description="Relaxes a structure, with --cell also its cell, and writes the result. Constraints in the file "
-        "are kept. Ctrl-C stops after the current step and writes the current structure. With --index : "
-        "all structures of the file, in batches; see the last group of options.",
+        "are kept. Ctrl-C stops after the current step and writes the current structure. Several files, a "
+        "folder, or with --index : all structures of a file are relaxed in batches; see the last group of options.",
     )
-    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
+    add_structure_files(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -63,25 +64,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--no-page", action="store_true", help="do not write the interactive page, OUTPUT with the ending .html"
     )
-    _add_cell_options(parser)
+    group = parser.add_argument_group("crystals")
+    add_cell_options(group)
+    fixed_symmetry.add_symmetry_options(group)
     add_many_options(parser)
     parser.set_defaults(run=run, locked=("output", "trajectory"))
 
 
-def _add_cell_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("crystals")
-    group.add_argument("--cell", action="store_true", help="also relax the cell")
-    group.add_argument(
-        "--pressure",
-        type=float,
-        metavar="P",
-        help="with --cell: external pressure in GPa, positive under compression (default: 0)",
-    )
-    fixed_symmetry.add_symmetry_options(group)
-
-
 def run(options: argparse.Namespace) -> int:
     require_options(options)
+    options.file = options.files[0]
     if is_many(options):
         return run_many(options)
     options.optimizer = options.optimizer or "lbfgs"
@@ -122,7 +114,9 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> RelaxOutcome:
     print(f"potential {origin}")
     pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
     before = State.of(atoms, pressure, options.cell)
+    cell = atoms.cell.array.copy()
     outcome = _relax(atoms, options, symmetry, recording, interrupts)
+    restore_fixed_vectors(atoms, cell, space_of(options))
     if symmetry is not None:
         symmetry.free(atoms)
     _write(atoms, options.output)
@@ -173,14 +167,13 @@ def _relax(
 ) -> RelaxOutcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
     import numpy as np
-    from ase.filters import FrechetCellFilter
     from ase.io.trajectory import Trajectory
 
     from torchmdx.commands.optimizers import make_optimizer
 
     target: Any = atoms
     if options.cell:
-        target = FrechetCellFilter(atoms, scalar_pressure=(options.pressure or 0.0) * GPA)
+        target = cell_filter(atoms, (options.pressure or 0.0) * GPA, space_of(options))
     converged = False
     with make_optimizer(options.optimizer, target) as optimizer:
         optimizer.attach(lambda: recording.add(_frame(atoms, symmetry)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchmdx.commands import fixed_symmetry
+from torchmdx.commands.cell_options import require_cell
 from torchmdx.runtime.files import require_new
 
 if TYPE_CHECKING:
@@ -20,11 +21,9 @@ def require_options(options: argparse.Namespace) -> None:
         raise ValueError(f"--fmax must be > 0 eV/Å, got {options.fmax}")
     if options.steps < 1:
         raise ValueError(f"--steps must be >= 1, got {options.steps}")
-    if options.pressure is not None:
-        if not math.isfinite(options.pressure):
-            raise ValueError(f"--pressure must be a finite number of GPa, got {options.pressure}")
-        if not options.cell:
-            raise ValueError(f"--pressure needs --cell, got --pressure {options.pressure} alone")
+    if options.pressure is not None and not math.isfinite(options.pressure):
+        raise ValueError(f"--pressure must be a finite number of GPa, got {options.pressure}")
+    require_cell(options)
     if options.symmetry_precision is not None:
         if not 0 < options.symmetry_precision < math.inf:
             raise ValueError(f"--symmetry-precision must be > 0 Å, got {options.symmetry_precision}")

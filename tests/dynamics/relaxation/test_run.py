@@ -240,3 +240,21 @@ def test_doubts_of_the_potential_are_told_once_with_the_number_of_structures():
     assert len(found) == 2
     assert found[0].startswith("1 structure of 4: organic-1 was trained on molecules in vacuum")
     assert found[1].startswith("2 structures of 4: organic-1 was trained on closed shells, got 9 electrons")
+
+
+def test_one_structure_need_not_be_in_a_list(potential):
+    (alone,), (listed,) = (
+        torchmdx.relax(given, potential, fmax=0.5, **CPU) for given in (molecules()[1], molecules()[1:2])
+    )
+    np.testing.assert_array_equal(alone.atoms.positions, listed.atoms.positions)
+
+
+def test_relaxed_crystals_carry_stress_and_free_energy(repulsive):
+    (found,) = torchmdx.relax(crystals()[0], repulsive, fmax=0.5, **CPU)
+    again = found.atoms.copy()
+    again.calc = Calculator(repulsive, **CPU)
+    np.testing.assert_allclose(found.atoms.get_stress(), again.get_stress(), atol=1e-8)
+    assert found.atoms.get_potential_energy(force_consistent=True) == found.atoms.get_potential_energy()
+    np.testing.assert_array_equal(found.atoms.cell.array, crystals()[0].cell.array)
+    (molecule,) = torchmdx.relax(molecules()[1], repulsive, fmax=0.5, **CPU)
+    assert "stress" not in molecule.atoms.calc.results

@@ -36,7 +36,8 @@ def relaxed(
     """The result of a stored task. results: of the whole batch; slot, first: where the task is in them."""
     values, status = task.values, int(task.values["status"])
     atoms = task.atoms.copy()
-    atoms.set_cell(values["cell"], scale_atoms=False)
+    cell = np.where(settings.space.fixed(atoms.pbc)[:, None], atoms.cell.array, values["cell"])  # without rounding
+    atoms.set_cell(cell, scale_atoms=False)
     atoms.set_positions(values["positions"], apply_constraint=False)
     if status != NOT_FINITE:
         _attach(atoms, float(values["energy"]), results, slot, first, origin)

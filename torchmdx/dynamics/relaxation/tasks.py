@@ -76,6 +76,7 @@ def task_of(
         "fmax": 0.0,
         "start_volume": atoms.get_volume() if settings.cell else 0.0,
         "count": float(count),
+        **({"cell_space": settings.space.projector(atoms.cell.array, atoms.pbc)} if settings.cell else {}),
     }
     return RelaxationTask(index, atoms, system, values)
 
