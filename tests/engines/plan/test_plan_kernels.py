@@ -29,6 +29,7 @@ def named(plan):
 @pytest.mark.parametrize(
     ("atoms", "wanted", "elsewhere"),
     [
+        (0, "rows", "rows"),
         (15, "rows one_launch", "rows"),
         (22, "rows one_launch", "rows"),
         (49, "rows one_launch", "rows"),

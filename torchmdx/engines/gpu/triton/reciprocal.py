@@ -12,7 +12,7 @@ have a fixed order, and nothing synchronises with the host.
 | X, CELL | [N,3], [S,3,3] | coordinates and cells, float32 or float64 |
 | PLACE | [N,3] | fractional coordinates in 2⁻³² turns, int32 |
 | DUAL, VOLUME | [S,3,3], [S] | rows of the reciprocal lattices, without 2π; float64 |
-| INDEX | [S,K,3] | vectors in units of the reciprocal lattice, int32; the first is zero and stands for the background |
+| INDEX | [S,K,3] | vectors in units of the reciprocal lattice, int32; the first is zero: the background |
 | Q | [M/WIDE,N,WIDE] | charges, as for coulomb.py |
 | FACTORS | [PARTS,S,2,K,CHANNELS] | parts of the structure factors, real and imaginary |
 | WAVES | [S,2,K,CHANNELS] | structure factors times amplitudes |
