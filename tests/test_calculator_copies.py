@@ -145,9 +145,12 @@ def test_attributes_are_checked_as_arguments_are(calculator):
 
 
 def test_todict_lists_what_differs_from_the_defaults(potential):
-    assert Calculator(potential, device="cpu").todict() == {"device": "cpu"}
-    assert Calculator(potential, device="cpu", charge=1, dtype="float64").todict() == {
-        "device": "cpu",
+    named = Calculator(potential, device="cpu").todict()
+    assert named == {"device": "cpu", "potential": "in memory", "potential_sha256": named["potential_sha256"]}
+    assert len(named["potential_sha256"]) == 16
+    exact = Calculator(potential, device="cpu", charge=1, dtype="float64").todict()
+    assert exact == named | {
+        "potential_sha256": exact["potential_sha256"],  # of weights in float64
         "charge": 1.0,
         "dtype": "float64",
     }

@@ -240,7 +240,7 @@ def test_a_setting_out_of_range_is_refused(saved):
 
 def test_another_model_is_named(saved):
     with pytest.raises(
-        ValueError, match="model.safetensors': model must be one of tensornet, tensornet2, got 'schnet'"
+        ValueError, match="model.safetensors': model must be one of tensornet, tensornet2, qet, got 'schnet'"
     ):
         torchmdx.load(with_config(saved, model="schnet"))
 
@@ -286,6 +286,8 @@ def test_settings_of_priors_come_back_to_the_bit(tmp_path, make_potential):
         charges="given",
         weights=(0.1,),
         strength=1.1,
+        periodic="auto",
+        accuracy=1e-7,
     )
     assert all(getattr(config, name) != getattr(CoulombConfig(), name) for name in vars(config))
     path = tmp_path / "model.safetensors"

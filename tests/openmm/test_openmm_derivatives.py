@@ -123,7 +123,9 @@ def test_forces_without_a_derivative_are_refused_by_name(potential):
     mixed = mix(system, topology, range(6), potential, scale_parameter="lam")
     (nonbonded,) = [force for force in mixed.getForces() if isinstance(force, openmm.NonbondedForce)]
     nonbonded.addGlobalParameter("lam", 1.0)
-    with pytest.raises(ValueError, match="NonbondedForce depends on the parameter 'lam', and OpenMM has no derivative"):
+    with pytest.raises(
+        ValueError, match="NonbondedForce depends on the parameter 'lam', of which OpenMM provides no derivative"
+    ):
         request_derivative(mixed, "lam")
     assert sum(force.getNumEnergyParameterDerivatives() for force in mixed.getForces() if _can_be_asked(force)) == 0
     with pytest.raises(ValueError, match="no force of the system has the parameter 'mu'; its parameters are .'common"):

@@ -113,7 +113,8 @@ def _design(frame: Frames, kinds: NDArray[np.int64]) -> tuple[Floats, Floats, Fl
     energy = np.zeros((num_pairs, GAUSSIANS))
     np.add.at(energy, pair, value / 2)
     forces = torch.zeros(frame.num_atoms * num_pairs, 3, GAUSSIANS, dtype=torch.float64)
-    of_edges = (vectors / distance[:, None])[:, :, None] * slope[:, None, :]
+    apart = np.where(distance > 0, distance, 1.0)  # atoms at one place have no direction
+    of_edges = (vectors / apart[:, None])[:, :, None] * slope[:, None, :]
     forces.index_add_(0, torch.from_numpy(target * num_pairs + pair), torch.from_numpy(of_edges))
     shaped = forces.view(frame.num_atoms, num_pairs, 3, GAUSSIANS).permute(0, 2, 1, 3)
     gradient = shaped.reshape(3 * frame.num_atoms, num_pairs * GAUSSIANS).numpy()
