@@ -10,6 +10,7 @@ from ase.filters import UnitCellFilter
 from ase.optimize import FIRE
 
 from torchmdx.dynamics.relaxation import fire as module
+from torchmdx.dynamics.relaxation.cell_space import ANY_STRAIN
 from torchmdx.dynamics.relaxation.fire import CONVERGED, OUT_OF_STEPS, RUNNING, Fire, FireSettings
 
 
@@ -36,6 +37,7 @@ def state_of(structures: list[Atoms], **settings) -> Fire:
         mixing=np.full(len(counts), module.START_MIXING),
         start_volume=np.array([atoms.get_volume() for atoms in structures]),
         count=np.array(counts, dtype=float),
+        cell_space=np.array([ANY_STRAIN.projector(atoms.cell.array, True) for atoms in structures]),
     )
     fire.load({name: torch.from_numpy(value) for name, value in values.items()})
     return fire

@@ -77,3 +77,14 @@ def test_a_slab_is_not_wrapped_across_its_vacuum():
     made = whole(atoms.positions[None], atoms.cell.array[None], atoms.pbc, found)
     assert made[0, :, 2] == pytest.approx([-3.0, -3.0])
     assert np.linalg.norm(made[0, 1] - made[0, 0]) == pytest.approx(1.1)
+
+
+def test_metals_of_a_compound_have_no_bonds_with_each_other():
+    salt = bulk("MgO", "rocksalt", a=4.21, cubic=True)
+    found = molecules(salt.numbers, salt.positions, salt.cell.array, EVERYWHERE)
+    assert {tuple(sorted(salt.numbers[pair])) for pair in found.pairs} == {(8, 12)}
+    near = np.array([[0.0, 0, 0], [2.98, 0, 0], [1.49, 1.49, 0]])
+    assert bonds(np.array([12, 12, 8]), near, crystal=True).tolist() == [[0, 2], [1, 2]]
+    assert bonds(np.array([12, 12, 8]), near).tolist() == [[0, 1], [0, 2], [1, 2]]  # of a molecule
+    metal = bulk("Cu", cubic=True)
+    assert len(molecules(metal.numbers, metal.positions, metal.cell.array, EVERYWHERE).pairs)

@@ -74,6 +74,19 @@ def test_temperature_and_density_of_frames():
     assert density.lines[0].y == pytest.approx([expected, expected / 1.1**3], rel=1e-4)
 
 
+def test_a_cell_relaxation_shows_its_pressure():
+    frames = []
+    for scale, pressure in ((1.0, 30.0), (1.02, 0.5)):
+        atoms = bulk("Cu", cubic=True)
+        atoms.set_cell(atoms.cell * scale, scale_atoms=True)
+        frames.append(labelled(atoms, energy=1.0, stress=[-pressure * units.GPa] * 3 + [0.3, 0, 0]))
+    panel = frame_panels(frames, np.arange(2.0))[-1]
+    assert panel.title == "pressure / GPa"
+    assert panel.lines[0].y == pytest.approx([30.0, 0.5])
+    frames[1].set_cell(frames[0].cell)
+    assert frame_panels(frames, np.arange(2.0))[-1].title != "pressure / GPa"  # of a fixed cell
+
+
 def test_bare_frames_have_no_panel():
     assert frame_panels([Atoms("H"), Atoms("H")], np.arange(2.0)) == []
     assert frame_panels([labelled(Atoms("H"), energy=1.0)], np.arange(1.0)) == []

@@ -8,7 +8,7 @@ from ase.build import bulk, molecule
 from pages import array, data_of, distances, positions_of
 
 from torchmdx.report.view.arrange import movie_of
-from torchmdx.report.view.page import elements_data, is_page, movie_data, require_plotly, write_movie
+from torchmdx.report.view.page import elements_data, is_page, movie_data, require_plotly, summary, write_movie
 from torchmdx.report.view.read import of_structures
 
 pytest.importorskip("plotly")
@@ -101,3 +101,9 @@ def test_without_plotly(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match=r"interactive pages need plotly.*pip install 'torchmdx\[view\]'"):
         require_plotly()
+
+
+def test_the_summary_of_a_crystal_is_that_of_the_file():
+    movie = movie_of(of_structures([bulk("MgO", "rocksalt", a=4.21)], title="crystal"))
+    assert np.prod(movie.repeats) > 1
+    assert summary(movie).startswith("MgO, 2 atoms, 1 frame;")

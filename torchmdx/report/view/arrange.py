@@ -94,7 +94,7 @@ def _arranged(frames: MovieFrames, *, plain: bool, repeat: bool) -> Arranged:
             atoms = np.tile(atoms, len(shifts))
             notes.append(f"{' × '.join(map(str, times))} cells are drawn.")
         positions = positions - (np.array(times) @ cells / 2)[:, None]
-    joined = union([bonds(numbers[atoms], frame) for frame in positions])
+    joined = union([bonds(numbers[atoms], frame, crystal=bool(pbc.any() and cells is not None)) for frame in positions])
     return Arranged(numbers[atoms], atoms, positions, joined, torsions, times, notes)
 
 

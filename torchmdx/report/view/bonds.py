@@ -13,6 +13,8 @@ Integers = NDArray[np.int64]
 TOLERANCE = 0.45  # Å, added to the sum of two covalent radii, as in Open Babel and RDKit
 # Alkali and alkaline earth metals, without beryllium and magnesium: their ions have neighbours, not bonds.
 IONS = (3, 11, 19, 20, 37, 38, 55, 56, 87, 88)
+# Nonmetals and metalloids. In a crystal that has some, metals are bonded to these alone: Mg-Mg of MgO is no bond.
+NONMETALS = (1, 2, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 32, 33, 34, 35, 36, 51, 52, 53, 54, 85, 86)
 
 
 def radii(numbers: Integers) -> Floats:
@@ -24,12 +26,17 @@ def radii(numbers: Integers) -> Floats:
     return np.where(np.isin(numbers, (*IONS, 2, 10)), -10.0, found)
 
 
-def bonds(numbers: Integers, positions: Floats) -> Integers:
-    """Pairs [B,2] of bonded atoms, the smaller index first, in order; positions [N,3] Å, without periodic images."""
-    return _found(numbers, positions, None, np.zeros(3, dtype=bool))[0]
+def bonds(numbers: Integers, positions: Floats, *, crystal: bool = False) -> Integers:
+    """Pairs [B,2] of bonded atoms, the smaller index first, in order; positions [N,3] Å, without periodic images.
+
+    crystal: whether they are part of a periodic structure.
+    """
+    return _found(numbers, positions, None, np.zeros(3, dtype=bool), crystal=crystal)[0]
 
 
-def _found(numbers: Integers, positions: Floats, cell: Floats | None, pbc: NDArray[np.bool_]) -> tuple[Integers, ...]:
+def _found(
+    numbers: Integers, positions: Floats, cell: Floats | None, pbc: NDArray[np.bool_], *, crystal: bool
+) -> tuple[Integers, ...]:
     """Bonds [B,2] with the image [B,3] of the cell in which the second atom is bonded to the first."""
     from vesin import NeighborList
 
@@ -42,6 +49,9 @@ def _found(numbers: Integers, positions: Floats, cell: Floats | None, pbc: NDArr
     )
     first, second, shifts = first.astype(np.int64), second.astype(np.int64), shifts.astype(np.int64)
     bonded = (distances < size[first] + size[second] + TOLERANCE) & (distances > 0.1)
+    metal = ~np.isin(numbers, NONMETALS)
+    if crystal and not metal.all():
+        bonded &= ~(metal[first] & metal[second])
     first, second, shifts = first[bonded], second[bonded], shifts[bonded]
     swap = first > second
     first[swap], second[swap] = second[swap], first[swap]
@@ -74,7 +84,8 @@ def molecules(numbers: Integers, positions: Floats, cell: Floats | None, pbc: ND
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    pairs, shifts = _found(numbers, positions, cell, pbc if cell is not None else np.zeros(3, dtype=bool))
+    pbc = pbc if cell is not None else np.zeros(3, dtype=bool)
+    pairs, shifts = _found(numbers, positions, cell, pbc, crystal=bool(pbc.any()))
     size = len(numbers)
     graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
     number, of = connected_components(graph, directed=False)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torchmdx.report.view.movie import Line, Panel
 from torchmdx.report.view.thin import MOST_POINTS, evenly
 from torchmdx.runtime.damaged_file import naming
+from torchmdx.structures.units import GPA
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -57,7 +58,7 @@ def log_panels(log: Path, temperature: float | None = None) -> list[Panel]:
 
 
 def frame_panels(structures: Sequence[Atoms], x: Floats) -> list[Panel]:
-    """Energy, largest force, temperature and volume of the frames of a file, as far as the frames have them."""
+    """Energy, largest force, temperature and, of changing volumes, density and pressure, as far as frames have them."""
     if len(structures) < 2:
         return []
     panels = []
@@ -79,6 +80,9 @@ def frame_panels(structures: Sequence[Atoms], x: Floats) -> list[Panel]:
         if moves(volumes) and all(atoms.pbc.all() for atoms in structures):
             densities = DENSITY * np.array([atoms.get_masses().sum() for atoms in structures]) / volumes
             panels.append(Panel("density / g/cm³", [Line("density", x, densities)]))
+            pressures = np.array([_result(atoms, "stress") for atoms in structures])
+            if np.isfinite(pressures).sum() > 1:
+                panels.append(Panel("pressure / GPa", [Line("pressure", x, pressures)]))
     return panels
 
 
@@ -102,10 +106,12 @@ def _spans(values: Floats) -> bool:
 
 
 def _result(atoms: Atoms, name: str) -> float:
-    """The energy, eV, or the largest force, eV/Å, that a frame carries; NaN without."""
+    """The energy, eV, the largest force, eV/Å, or for stress the pressure, GPa, of a frame; NaN without."""
     if atoms.calc is None or atoms.calc.results.get(name) is None:
         return float("nan")
     if name == "energy":
         return float(atoms.calc.results["energy"])
+    if name == "stress":
+        return -float(atoms.get_stress()[:3].mean()) / GPA
     forces = atoms.get_forces()  # zero on fixed atoms
     return float(np.linalg.norm(forces, axis=1).max(initial=0.0))

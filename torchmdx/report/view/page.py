@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,14 @@ def movie_data(movie: Movie) -> dict[str, Any]:
 
 
 def summary(movie: Movie) -> str:
-    """A line below the title."""
+    """A line below the title; of a cell that is drawn several times, what one of them holds."""
     from ase.formula import Formula
     from ase.symbols import Symbols
 
-    atoms = f"{movie.num_atoms:,} atom{'s' * (movie.num_atoms != 1)}"
+    count = movie.num_atoms // math.prod(movie.repeats)
+    atoms = f"{count:,} atom{'s' * (count != 1)}"
     if len(movie.kinds) == 1:
-        formula = Formula(Symbols(movie.kinds[0].numbers).get_chemical_formula())
+        formula = Formula(Symbols(movie.kinds[0].numbers[:count]).get_chemical_formula())
         what = f"{formula}, {atoms}"
     else:
         what = f"{len(movie.kinds)} kinds of structures of up to {atoms}"
