@@ -1,13 +1,15 @@
 """Times relaxations of many crystals, with their cells: torchmdx in batches, and one by one in ASE, in one run.
 
-    python -m benchmarks.relax FOLDER [--peer matgl,single] [--structures 1000] [--sample 20]
+    python -m benchmarks.relax FOLDER [--peer matgl,single] [--structures 1000] [--sample 20] [--optimizers lbfgs,fire]
+    python -m benchmarks.relax organic-1 --molecules --peer single
 
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. Crystals of 8 to 40 atoms in ten
-structure types, with random displacements and strains, to 0.02 eV/Å in float32. seconds: of `torchmdx.relax` in a new
-process, with setup and captures; warm_seconds: once more. Peers relax a sample, of stated size, with ASE's FIRE and
-FrechetCellFilter: matgl with its own calculator, single with torchmdx.Calculator. speedup: their time per structure
-over that of torchmdx, setup included. energy_difference: largest over the sample, meV per atom. Results go to
-relax.json.
+structure types, with random displacements and strains, to 0.02 eV/Å in float32. With --molecules: conformers of
+aspirin, valine and N,N-dimethylglycine from RDKit, to 0.01 eV/Å. seconds: of `torchmdx.relax` in a new process, with
+setup and captures; warm_seconds: once more; cpu_seconds: of the processor, in the second. Peers relax a sample, of
+stated size, with ASE's LBFGS, and crystals with FrechetCellFilter: matgl with its own calculator, single with
+torchmdx.Calculator. speedup: their time per structure over that of torchmdx, setup included. energy_difference:
+largest over the sample, meV per atom. Results go to relax.json, of molecules to relax_molecules.json.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 import torch
 from ase.build import bulk
 from ase.filters import FrechetCellFilter
-from ase.optimize import FIRE
+from ase.optimize import LBFGS
 from ase.spacegroup import crystal
 
 import torchmdx
@@ -75,14 +77,31 @@ def crystals(count: int) -> list[ase.Atoms]:
     return found
 
 
-def in_batches(folder: Path, structures: list[ase.Atoms], device: str) -> tuple[dict[str, Any], list[Any]]:
+def conformers(count: int) -> list[ase.Atoms]:
+    """Of three molecules of 19 to 21 atoms, in turn."""
+    from rdkit import Chem
+    from rdkit.Chem import AllChem
+
+    found: list[list[ase.Atoms]] = []
+    for smiles in ("CC(=O)Oc1ccccc1C(=O)O", "CC(C)C(N)C(=O)O", "C[NH+](C)CC([O-])=O"):
+        molecule = Chem.AddHs(Chem.MolFromSmiles(smiles))
+        AllChem.EmbedMultipleConfs(molecule, -(-count // 3), randomSeed=7)
+        symbols = [atom.GetSymbol() for atom in molecule.GetAtoms()]
+        found.append([ase.Atoms(symbols, each.GetPositions()) for each in molecule.GetConformers()])
+    return [atoms for several in zip(*found, strict=False) for atoms in several][:count]
+
+
+def in_batches(
+    folder: Path | str, structures: list[ase.Atoms], device: str, optimizer: str, settings: dict[str, Any]
+) -> tuple[dict[str, Any], list[Any]]:
     times = []
     for _ in range(2):
-        start = time.perf_counter()
-        found = torchmdx.relax(structures, folder, fmax=FMAX, steps=STEPS, cell=True, device=device)
+        start, before = time.perf_counter(), time.process_time()
+        found = torchmdx.relax(structures, folder, steps=STEPS, device=device, optimizer=optimizer, **settings)
         times.append(time.perf_counter() - start)
     row = dict(
-        by="torchmdx",
+        by="torchmdx" if optimizer == "lbfgs" else f"torchmdx, {optimizer}",
+        cpu_seconds=round(time.process_time() - before, 3),
         structures=len(structures),
         atoms=sum(map(len, structures)),
         seconds=round(times[0], 3),
@@ -117,20 +136,22 @@ def single_calculator(folder: Path, device: str) -> Any:
 PEERS: dict[str, Callable[[Path, str], Any]] = {"matgl": matgl_calculator, "single": single_calculator}
 
 
-def one_by_one(calculator: Any, sample: list[ase.Atoms], found: list[Any]) -> dict[str, Any]:
+def one_by_one(
+    calculator: Any, sample: list[ase.Atoms], found: list[Any], *, fmax: float, cell: bool = False
+) -> dict[str, Any]:
     """Relaxes the sample in ASE. found: the same of `torchmdx.relax`."""
     warm = sample[0].copy()
     warm.calc = calculator
     for _ in range(3):  # compiles and captures: not counted
         warm.rattle(0.001)
-        warm.get_forces(), warm.get_stress()
+        warm.get_forces(), cell and warm.get_stress()
     steps, converged, differences = [], 0, []
-    start = time.perf_counter()
+    start, before = time.perf_counter(), time.process_time()
     for atoms, ours in zip(sample, found, strict=True):
         alone = atoms.copy()
         alone.calc = calculator
-        optimizer = FIRE(FrechetCellFilter(alone), logfile=None)
-        done = bool(optimizer.run(fmax=FMAX, steps=STEPS))
+        optimizer = LBFGS(FrechetCellFilter(alone) if cell else alone, logfile=None)
+        done = bool(optimizer.run(fmax=fmax, steps=STEPS))
         steps.append(optimizer.nsteps)
         converged += done
         if done and ours.converged:
@@ -141,6 +162,7 @@ def one_by_one(calculator: Any, sample: list[ase.Atoms], found: list[Any]) -> di
         structures=len(sample),
         atoms=sum(map(len, sample)),
         seconds=round(seconds, 3),
+        cpu_seconds=round(time.process_time() - before, 3),
         ms_per_structure=round(seconds / len(sample) * 1e3, 3),
         converged=converged,
         mean_steps=round(float(np.mean(steps)), 1),
@@ -150,24 +172,32 @@ def one_by_one(calculator: Any, sample: list[ase.Atoms], found: list[Any]) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder")
+    parser.add_argument("--molecules", action="store_true")
+    parser.add_argument("--optimizers", default="lbfgs,fire")
     parser.add_argument("--peer", default="", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--structures", type=int, default=1000)
     parser.add_argument("--sample", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    structures = crystals(options.structures)
-    row, found = in_batches(options.folder, structures, options.device)
-    print(row, flush=True)
-    rows = [row]
+    structures = conformers(options.structures) if options.molecules else crystals(options.structures)
+    settings: dict[str, Any] = dict(fmax=0.01) if options.molecules else dict(fmax=FMAX, cell=True)
+    rows: list[dict[str, Any]] = []
+    results = []
+    for optimizer in options.optimizers.split(","):
+        row, found = in_batches(options.folder, structures, options.device, optimizer, settings)
+        print(row, flush=True)
+        rows.append(row)
+        results.append(found)
+    row, found = rows[0], results[0]
     chosen = np.linspace(0, len(structures) - 1, options.sample).astype(int)
     for name in filter(None, options.peer.split(",")):
         calculator = PEERS[name](options.folder, options.device)
-        peer = one_by_one(calculator, [structures[k] for k in chosen], [found[k] for k in chosen])
+        peer = one_by_one(calculator, [structures[k] for k in chosen], [found[k] for k in chosen], **settings)
         peer["speedup"] = round(peer["ms_per_structure"] / row["ms_per_structure"], 1)
         rows.append({"by": f"{name}, one by one"} | peer)
         print(rows[-1], flush=True)
-    print(record.write("relax", rows))
+    print(record.write("relax_molecules" if options.molecules else "relax", rows))
 
 
 if __name__ == "__main__":

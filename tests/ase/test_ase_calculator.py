@@ -294,9 +294,9 @@ def test_no_atoms_have_no_energy(calculator):
             "dtype must be one of float32, float64, half, tf32, bfloat16, got 'float16'",
         ),
         (
-            dict(dtype=torch.float32),
+            dict(dtype=torch.float16),
             ValueError,
-            "dtype must be one of float32, .*, bfloat16, got torch.float32",
+            "dtype must be one of float32, .*, bfloat16, got torch.float16",
         ),
         (dict(device="gpu"), ValueError, "device must be cpu or cuda, got 'gpu'"),
         (dict(device="meta"), ValueError, "device must be cpu or cuda, got 'meta'"),

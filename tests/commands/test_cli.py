@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import ase.build
 import ase.io
@@ -62,7 +63,8 @@ def assert_refused(capsys, arguments, *words):
 def test_energy_prints_a_table(capsys, model, molecule_file, crystal_file, tmp_path):
     assert cli.main(["energy", molecule_file, "--model", model, "--device", "cpu"]) == 0
     read, head, row = capsys.readouterr().out.splitlines()
-    assert read == f"{molecule_file}: 1 structure, charge 0 (the default)"
+    digest = hashlib.sha256(Path(model).read_bytes()).hexdigest()[:12]
+    assert read == f"{molecule_file}: 1 structure, charge 0 (the default); {Path(model).name} (SHA-256 {digest})"
     assert " ".join(head.split()) == "# formula energy / eV max force / eV/Å pressure / GPa"
     atoms = expected(model, molecule_file)
     number, formula, energy, force, pressure = row.split()
@@ -121,7 +123,7 @@ def test_energy_and_relax_take_every_record_with_its_charge(capsys, model, tmp_p
     command = ["energy", str(path), "--model", model, "--device", "cpu"]
     assert cli.main(command) == 0
     first, _, *rows = capsys.readouterr().out.splitlines()
-    assert first == f"{path}: 3 structures, charge 0 (the default), charge -2 (sum of formal charges)"
+    assert first.startswith(f"{path}: 3 structures, charge 0 (the default), charge -2 (sum of formal charges); ")
     assert len(rows) == 3
     assert cli.main([*command, "--json", "--index", "1:"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -175,7 +175,7 @@ def test_cells_and_pressure(make_potential, relax, capsys):
     [
         (["--trajectory", "t.traj"], "--trajectory needs one structure, got --index :"),
         (["--fix-symmetry", "--cell"], "--fix-symmetry needs one structure, got --index :"),
-        (["--optimizer", "lbfgs"], "--optimizer must be fire for several structures, got lbfgs"),
+        (["--optimizer", "bfgs"], "--optimizer must be lbfgs or fire for several structures, got bfgs"),
         (["-o", "out.cif"], "--output must end in .xyz or .extxyz for several structures, got 'out.cif'"),
         (["-o", "no/out.xyz"], "--output must be in an existing directory, got 'no/out.xyz'"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),

@@ -175,7 +175,9 @@ def test_a_gpu_takes_kernels_with_priors_beside_them_or_pairs_where_there_are_no
     report = step.report()
     chained = kernels_for(potential).why_not(potential, priors=True) is None
     priors = " and priors" if potential.prior_configs else ""
-    assert (report.mode, report.engine) == ("graph", f"kernels{priors}, float32" if chained else "pairs, float32")
+    wanted = {f"kernels{priors}, float32", "kernels, float32, one launch"} if chained else {"pairs, float32"}
+    assert report.mode == "graph"
+    assert report.engine in wanted
     assert report.error < 1e-4
     np.testing.assert_array_equal(step(positions).forces, again.forces)  # bit for bit
 

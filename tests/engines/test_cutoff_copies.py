@@ -13,7 +13,7 @@ import torchmdx
 from torchmdx import CapturedStep, Potential, System, TensorNetConfig
 from torchmdx.engines import cutoff_copies, ops
 from torchmdx.engines.cpu.build import tensornet_library
-from torchmdx.engines.cutoff_copies import CLUSTER, COPIES, MAPS, PAIRS, TRITON, C, repeated, require_repeated
+from torchmdx.engines.cutoff_copies import CLUSTER, COPIES, PAIRS, TRITON, C, repeated, require_repeated
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.pairs.pair_values import has_kernels
 from torchmdx.models.cutoff import cosine_cutoff
@@ -56,15 +56,13 @@ def test_the_copy_in_c():
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize(("copy", "name"), [(CLUSTER, "charged_cluster"), (MAPS, "charged_maps")])
-def test_the_copies_in_cuda(tmp_path, copy, name):
+def test_the_copy_in_cuda(tmp_path):
     from torchmdx.engines.plan.clusters import AtomClusters
 
-    constants = AtomClusters(2, 1, 8, 2, True).constants if name == "charged_cluster" else {}
-    function = compiled(tmp_path, name, **constants).cutoff
+    function = compiled(tmp_path, "charged_cluster", **AtomClusters(2, 1, 8, 2, True).constants).cutoff
     function.argtypes = [ctypes.c_float, ctypes.c_float, ctypes.POINTER(ctypes.c_float)]
-    value, slope = called(function)
-    assert_copied(copy, value, slope if name == "charged_maps" else None)
+    value, _ = called(function)
+    assert_copied(CLUSTER, value, None)
 
 
 @needs_kernels
@@ -107,7 +105,7 @@ def test_another_function_of_the_models_is_refused_wherever_a_copy_would_be_used
     with pytest.raises(ValueError, match=rf"must be that of {PAIRS}: .*{values}"):
         has_kernels(Potential(TensorNetConfig(num_channels=4, num_radial=5, cutoff=5.0)).network)
     pytest.importorskip("triton")
-    with pytest.raises(ValueError, match=rf"must be that of {TRITON}, {CLUSTER}, {MAPS}: .*{values}"):
+    with pytest.raises(ValueError, match=rf"must be that of {TRITON}, {CLUSTER}: .*{values}"):
         FastTensorNet2(potential, bound=1.0)
 
 

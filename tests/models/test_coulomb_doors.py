@@ -199,6 +199,16 @@ def test_commands(charged, checkpoint, box, tmp_path, capsys, command):
     assert_summed(charged, box, json.loads(capsys.readouterr().out)[0]["energy"])
 
 
+def test_info_says_how_periodic_systems_are_treated(charged, checkpoint, tmp_path, capsys):
+    save(with_coulomb_cutoff(charged, None, "ewald"), tmp_path / "summed.safetensors")
+    for file, said in (
+        (checkpoint, f"truncated at {FIELD:g} Å, with a reaction field"),
+        (tmp_path / "summed.safetensors", "summed over all images, with a relative error of forces of 1e-05"),
+    ):
+        assert cli.main(["info", str(file)]) == 0
+        assert f"Coulomb energy of periodic systems: {said}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
 def test_md_and_its_restart(checkpoint, box, tmp_path, capsys, engine):
     if engine == "openmm":

@@ -63,7 +63,7 @@ def test_what_is_no_card_is_refused(text):
 
 def test_elements_that_were_not_trained_are_all_named():
     ORGANIC.require_elements([1, 6, 8, 1])
-    message = r"small-1 was trained on H, C, O and knows nothing else, got Si \(atom 1\), Fe \(atom 3\)"
+    message = r"small-1 does not know Si \(atom 1\), Fe \(atom 3\): it was trained on H, C, O"
     with pytest.raises(ValueError, match=message):
         ORGANIC.require_elements([1, 14, 14, 26])
     Card().require_elements([14, 92])
@@ -141,7 +141,7 @@ def organic(make_potential):
 
 def test_every_way_to_evaluate_refuses_elements_that_were_not_trained(organic):
     silane = Atoms("SiH4", [[0, 0, 0], [0.8, 0.8, 0.8], [-0.8, -0.8, 0.8], [0.8, -0.8, -0.8], [-0.8, 0.8, -0.8]])
-    system, message = torchmdx.System.from_ase(silane), r"trained on H, C, O .* got Si \(atom 0\)"
+    system, message = torchmdx.System.from_ase(silane), r"does not know Si \(atom 0\): it was trained on H, C, O"
     with pytest.raises(ValueError, match=message):
         torchmdx.evaluate(organic, system)
     with pytest.raises(ValueError, match=message):
@@ -155,7 +155,7 @@ def test_a_step_that_takes_another_structure_looks_at_its_elements(organic):
     water = torchmdx.System.create([[0, 0, 0], [0.9, 0, 0], [0, 0.9, 0]], [8, 1, 1])
     sulfide = torchmdx.System.create([[0, 0, 0], [0.9, 0, 0], [0, 0.9, 0]], [16, 1, 1])
     step = torchmdx.CapturedStep(organic, water)
-    with pytest.raises(ValueError, match=r"got S \(atom 0\)"):
+    with pytest.raises(ValueError, match=r"does not know S \(atom 0\)"):
         step.assign(sulfide)
     step.assign(water)
 

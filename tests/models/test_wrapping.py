@@ -145,7 +145,7 @@ def test_a_module_without_weights(ethanol):
     np.testing.assert_allclose(atoms.get_forces(), wanted.get_forces(), rtol=1e-10, atol=1e-9)
     assert potential.double().dtype == torch.float64
     ethanol.calc = Calculator(potential)
-    with pytest.raises(ValueError, match="trained on Ar and knows nothing else, got"):
+    with pytest.raises(ValueError, match="does not know .* it was trained on Ar"):
         ethanol.get_forces()
 
 
@@ -353,7 +353,7 @@ def test_a_refused_module_leaves_the_name_to_the_one_before(small, tmp_path):
 
 
 def test_elements_that_it_does_not_know(small):
-    with pytest.raises(ValueError, match="trained on H, C, O and knows nothing else, got N"):
+    with pytest.raises(ValueError, match="does not know N .* it was trained on H, C, O"):
         torchmdx.evaluate(small, System.create([[0.0, 0, 0], [0, 0, 1]], [7, 7]))
 
 

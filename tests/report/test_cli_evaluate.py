@@ -1,6 +1,8 @@
 """`torchmdx evaluate`: any data, any units of errors, splits, and what is refused."""
 
+import hashlib
 import json
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -89,7 +91,8 @@ def test_a_report_is_written_and_not_replaced(capsys, tmp_path, potential_file, 
     assert main(arguments) == 0
     page = tmp_path / "new" / "r" / "index.html"
     assert f"report: {page}" in capsys.readouterr().err
-    assert "<title>other.safetensors on molecules</title>" in page.read_text()
+    digest = hashlib.sha256(Path(potential_file).read_bytes()).hexdigest()[:12]
+    assert f"<title>other.safetensors (SHA-256 {digest}) on molecules</title>" in page.read_text()
     numbers = json.loads((page.parent / "errors.json").read_text())
     assert numbers["sets"]["molecules"]["forces"]["unit"] == "meV/Å"
     assert numbers["environment"]["precision"] == "float32"

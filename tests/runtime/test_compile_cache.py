@@ -209,7 +209,8 @@ def test_whole_files_that_are_no_library_are_compiled_again(folder, caplog):
     path = folder / f"number-{digest}-{hashlib.sha256(b'text').hexdigest()[:16]}.so"
     path.write_bytes(b"text")
     assert maker.load().number() == 7
-    (told,) = caplog.messages
+    told, compiling = caplog.messages
+    assert compiling.startswith("compiling number, once for this machine")
     assert told.startswith(f"{path} is compiled again: it can't be loaded (")
     assert not path.exists()
 

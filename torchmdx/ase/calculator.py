@@ -16,10 +16,11 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
 from torchmdx.ase.atoms import changes_between, charge_results, has_only_moved, results_of, snapshot
-from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, require_changeable
-from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
+from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, require_changeable, require_known
+from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, dtype_named, prepare_potential
 from torchmdx.evaluation.properties.descriptors import descriptors
 from torchmdx.evaluation.properties.hessian import hessian
+from torchmdx.models.digest import origin_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
@@ -57,8 +58,9 @@ class Calculator(AseCalculator):
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
     standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom.
 
-    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all. Copies and pickles
-    have no steps. Threads that share a calculator take turns, but `results` holds the last result of any thread.
+    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all, with name and hash of
+    the potential, and so do rows of `ase.db`. Copies and pickles have no steps. Threads that share a calculator take
+    turns, but `results` holds the last result of any thread.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -69,7 +71,7 @@ class Calculator(AseCalculator):
         self,
         potential: PotentialSource = None,
         *,
-        dtype: str = "float32",
+        dtype: str | torch.dtype = "float32",
         mode: str = "auto",
         engine: str | None = None,
         device: torch.device | str | None = None,
@@ -79,14 +81,15 @@ class Calculator(AseCalculator):
         spread_file: str | Path | None = None,
         coulomb_cutoff: float | None = None,
         coulomb: str | None = None,
+        **others: Any,
     ) -> None:
         self.lock = ThreadLock()
         # Of the last calculation: a copy that nobody else sees, and the one that has been given out as `atoms`.
         self._kept: Atoms | None = None
         self._shown: Atoms | None = None
         super().__init__()
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        require_known(others)
+        dtype = dtype_named(dtype)
         target, several = chosen_devices(device, devices, mode)
         self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
         if self.potential.predicts_charges:
@@ -98,7 +101,7 @@ class Calculator(AseCalculator):
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
-        self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb)
+        self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, **origin_of(self.potential).info)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 
@@ -165,8 +168,7 @@ class Calculator(AseCalculator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self) | {"results": dict(self.results), "stress": self.pool.stress}
-        del state["pool"]  # steps are made when they are needed
-        return state
+        return {name: value for name, value in state.items() if name != "pool"}  # steps are made when they are needed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         stress = state.pop("stress")
@@ -184,8 +186,7 @@ class Calculator(AseCalculator):
 
     def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""
-        steps = self.pool.steps
-        return steps[-1].report() if steps else None
+        return self.pool.steps[-1].report() if self.pool.steps else None
 
     def get_descriptors(self, atoms: Atoms | None = None) -> NDArray[np.float64]:
         """Invariant features [N,C] of the atoms, from which the network computes their energies.
@@ -291,8 +292,7 @@ class Calculator(AseCalculator):
                 warnings.warn(doubt, stacklevel=2)
 
     def _given_or_last(self, atoms: Atoms | None) -> Atoms:
-        structure = self.atoms if atoms is None else atoms
-        if structure is None:
+        if (structure := self.atoms if atoms is None else atoms) is None:
             raise ValueError("atoms must be given before the first calculation, got None")
         return structure
 

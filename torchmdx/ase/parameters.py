@@ -14,6 +14,27 @@ DEFAULTS = dict(
 FIXED = ("potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb")
 
 
+# The parameters by names that calculators of other packages give them.
+ELSEWHERE = {
+    "potential": (
+        "model", "models", "model_path", "model_paths", "model_name", "checkpoint", "checkpoint_path", "path",
+    ),
+    "dtype": ("default_dtype", "precision", "torch_dtype"),
+    "device": ("use_device", "default_device"),
+    "charge": ("total_charge", "default_charge"),
+}  # fmt: skip
+
+
+def require_known(names: Iterable[str], known: Iterable[str] = (*CHANGEABLE, *FIXED)) -> None:
+    """Raises TypeError for an argument that is none of the known ones, with the one that is probably meant."""
+    known = tuple(dict.fromkeys(known))
+    for name in names:
+        meant = next((ours for ours, theirs in ELSEWHERE.items() if name in theirs and ours in known), None)
+        near = [meant] if meant else difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}=?" if near else ""
+        raise TypeError(f"argument must be one of {', '.join(known)}, got {name!r}{hint}")
+
+
 def require_changeable(names: Iterable[str]) -> None:
     """Raises TypeError for a name that is no parameter, ValueError for a parameter that cannot be changed."""
     for name in names:

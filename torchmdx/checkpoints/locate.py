@@ -7,9 +7,12 @@ import hashlib
 from pathlib import Path
 
 from torchmdx.checkpoints import hub
+from torchmdx.checkpoints.families import like
 from torchmdx.checkpoints.formats.source import Source
-from torchmdx.checkpoints.formats.table import endings, ensemble_format_of, format_of, weights_part
+from torchmdx.checkpoints.formats.table import endings, ensemble_format_of, format_of, identity_of, weights_part
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
+from torchmdx.checkpoints.run_folder import is_ensemble_folder
+from torchmdx.models.origin import Origin
 
 
 def locate(path: str | Path | None = None, sha256: str | None = None, *, download: bool = True) -> Path:
@@ -33,14 +36,34 @@ def opened(
     total_energy: bool = False,
     download: bool = True,
 ) -> Source:
-    """What `locate` finds, to be read once; an open one as it is. Raises as `locate`."""
+    """What `locate` finds, to be read once; an open one as it is. Raises as `locate`.
+
+    sha256: of a folder that of its weights, or as `origin_at`.
+    """
     if isinstance(path, Source):
         source = path.with_total_energy() if total_energy else path
     else:
-        source = Source(str(_resolved(path, sha256, download)), total_energy=total_energy)
-    if sha256 is not None:
+        found = _resolved(path, sha256, download)
+        name = DEFAULT_POTENTIAL if path is None else str(path)
+        known_as = found.stem if found in shipped().values() else None if found == Path(name) else name
+        source = Source(str(found), total_energy=total_energy, known_as=known_as)
+    if sha256 is not None and not (source.is_folder and sha256 == identity_of(source)):
         hub.require_same_digest(weights_file(source.path), digest_of(source), sha256)
     return source
+
+
+def origin_at(path: str | Path | None = None) -> Origin:
+    """Name and SHA-256 of a potential that is a file, a folder or a name. Raises as `locate`."""
+    source = opened(path)
+    return Origin(source.name, identity_of(source))
+
+
+def is_potential(path: str | Path) -> bool:
+    """Whether text can only be that of a potential: a name, a folder with one or several, or a file by its ending."""
+    place = Path(path)
+    if place.is_dir():
+        return _is_potential_folder(place) or is_ensemble_folder(place)
+    return place.suffix in endings() or str(path) in known_names()
 
 
 def digest_of(source: Source) -> str:
@@ -113,8 +136,9 @@ def _names_like(name: str) -> str:
     """A hint for an unknown name, with the closest known one; empty for a path."""
     if Path(name).suffix in endings() or Path(name).name != name:
         return ""
-    near = difflib.get_close_matches(name, known_names(), 1, 0.5)
+    near = difflib.get_close_matches(name, known_names(), 1, 0.8)
+    meant = repr(near[0]) if near else like(name)
     return (
         f", nor is that a name: torchmdx comes with {', '.join(shipped()) or 'none'} and fetches "
-        f"{', '.join(hub.RELEASES)}" + (f"; did you mean {near[0]!r}?" if near else "")
+        f"{', '.join(hub.RELEASES)}" + (f"; did you mean {meant}?" if meant else "")
     )

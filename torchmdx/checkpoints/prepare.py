@@ -22,6 +22,19 @@ DTYPES = {
     "tf32": torch.float32,
     "bfloat16": torch.float32,
 }
+# Names of others, and those of torch and NumPy, of the same precisions.
+OTHER_NAMES = {"torch.float32": "float32", "torch.float64": "float64", "double": "float64", "single": "float32"}
+
+
+def dtype_named(dtype: Any) -> str:
+    """A key of DTYPES for a dtype by name, of torch or of NumPy. Raises ValueError."""
+    text = dtype.__name__ if isinstance(dtype, type) else str(dtype)
+    name = OTHER_NAMES.get(text, text)
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return name
+
+
 # None: the default potential.
 PotentialSource = Potential | Ensemble | str | Path | Sequence[Potential | str | Path] | None
 

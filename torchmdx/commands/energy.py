@@ -6,10 +6,11 @@ import argparse
 import json
 import sys
 from contextlib import nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_options, make_calculator, structures_of
+from torchmdx.commands.options import add_model_options, add_structure_files, make_calculator, structures_of
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.runtime.wording import counted
 
@@ -30,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "--json prints all forces (eV/Å) and stresses (eV/Å³). -o writes the structures with energy, forces and stress "
         "under these names, as ASE reads them, and for an ensemble energy_spread and forces_spread.",
     )
-    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
+    add_structure_files(parser)
     add_model_options(parser)
     parser.add_argument(
         "--index",
@@ -46,32 +47,57 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.models.digest import origin_of
     from torchmdx.report.predictions_file import require_ending, write_frame
 
     if options.output:
         require_ending(options.output, "--output")
         if not options.overwrite:
             require_new(options.output)
-    records = structures_of(options)
-    calculator = make_calculator(options, max(len(record.atoms) for record in records))
-    rows = []
-    if not options.json:
-        print(_what_was_read(options.file, records))
+    given = structures_of(options)
+    calculator = make_calculator(options, max(len(record.atoms) for _, record in given.records))
+    origin, failed = origin_of(calculator.potential), len(given.unreadable)
+    rows: list[dict[str, Any]] = []
     with whole_file(Path(options.output)) if options.output else nullcontext() as file:
-        for record in records:
-            atoms = record.atoms
-            atoms.calc = calculator
-            rows.append(_evaluate(atoms) | {"charge": record.charge, "charge_from": record.charge_from})
-            if file is not None:
-                write_frame(file, atoms, _results(rows[-1]))
+        for name, group in groupby(given.records, key=lambda pair: pair[0]):
+            records = [record for _, record in group]
             if not options.json:
-                _print_row(len(rows) - 1, atoms, rows[-1], options.forces)
-                _print_tails(calculator, record)
+                print(f"{_what_was_read(name, records)}; {origin}")
+            for record in records:
+                row = _row(record, calculator, alone=len(given.records) == 1)
+                if len({name for name, _ in given.records}) > 1:
+                    row["file"] = name
+                rows.append(row | origin.info)
+                failed += "error" in row
+                if file is not None and "error" not in row:
+                    write_frame(file, record.atoms, _results(rows[-1]))
+                if not options.json:
+                    _print_row(len(rows) - 1, record.atoms, row, options.forces, head=record is records[0])
+                    if "error" not in row:
+                        _print_tails(calculator, record)
     if options.json:
         print(json.dumps(rows))
     if options.output:
-        print(f"wrote {options.output}: {counted(len(rows), 'structure')}", file=sys.stderr)
-    return 0
+        done = sum("error" not in row for row in rows)
+        print(f"wrote {options.output}: {counted(done, 'structure')}", file=sys.stderr)
+    if failed:
+        print(f"{failed} of {len(rows) + len(given.unreadable)} failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _row(record: Record, calculator: Calculator, *, alone: bool) -> dict[str, Any]:
+    """The results of a structure, or the reason why it could not be evaluated. Raises if it is the only one."""
+    from torchmdx.step.results import StepError
+
+    atoms = record.atoms
+    atoms.calc = calculator
+    told = {"charge": record.charge, "charge_from": record.charge_from}
+    try:
+        return _evaluate(atoms) | told
+    except (ValueError, TypeError, StepError) as error:
+        if alone:
+            raise
+        return {"formula": atoms.get_chemical_formula(), "num_atoms": len(atoms), **told, "error": str(error)}
 
 
 def _what_was_read(file: str, records: list[Record]) -> str:
@@ -118,15 +144,18 @@ def _print_tails(calculator: Calculator, record: Record) -> None:
         )
 
 
-def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool) -> None:
+def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool, *, head: bool) -> None:
     import numpy as np
 
     from torchmdx.structures.units import GPA
 
     several = "energy_spread" in row
-    if number == 0:
+    if head:
         spreads = f" {'its spread':>12} {'max force spread':>18}" if several else ""
         print(f"{'#':>4} {'formula':<20} {'energy / eV':>18} {'max force / eV/Å':>18} {'pressure / GPa':>15}{spreads}")
+    if "error" in row:
+        print(f"{number:>4} {row['formula']:<20} failed: {row['error']}")
+        return
     largest = np.linalg.norm(np.reshape(row["forces"], (-1, 3)), axis=1).max(initial=0.0)
     pressure = f"{-np.trace(row['stress']) / 3 / GPA:15.4f}" if "stress" in row else f"{'-':>15}"
     spreads = f" {row['energy_spread']:>12.6f} {max(row['forces_spread'], default=0.0):>18.6f}" if several else ""

@@ -10,13 +10,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 from torchmdx.commands.options import add_model_option, model_of
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
+    from torchmdx.models.origin import Origin
     from torchmdx.report.evaluation import EvaluatedSets
 
 EPILOG = """\
@@ -111,42 +111,34 @@ def run(options: argparse.Namespace) -> int:
             if options.split
             else sources.sets(options.files)
         )
-        found = _evaluate(options, sets)
+        found, origin = _evaluate(options, sets)
+        print(f"potential: {origin}", file=sys.stderr)
         for warning in sources.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         units = scales(options.units == "kcal")
         if options.json:
-            said = {"verdict": found.verdicts(units), "hints": found.hints()}
+            said = {**origin.info, "verdict": found.verdicts(units), "hints": found.hints()}
             print(json.dumps({**said, "sets": numbers_of(found, units)}, indent=1, ensure_ascii=False))
         else:
             _print(found, units)
         if options.output:
-            title = f"{_model_name(options)} on {_data_name(options, sets)}"
+            title = f"{origin} on {_data_name(options, sets)}"
             page = write_evaluation(Path(options.output), found, kcal=options.units == "kcal", title=title)
             print(f"report: {page}", file=sys.stderr)
     return 0
 
 
 def _potential_and_data(options: argparse.Namespace) -> tuple[list[str] | None, list[str]]:
-    """--model, or the first file if its ending, name or content is that of a potential; and the remaining files."""
-    from torchmdx.checkpoints.formats.table import endings
-    from torchmdx.checkpoints.locate import known_names
-    from torchmdx.checkpoints.run_folder import is_ensemble_folder
+    """--model, or the first file if it is a potential; and the remaining files."""
+    from torchmdx.checkpoints.locate import is_potential
 
     model, files = options.model, options.files
-    first_is_one = Path(files[0]).suffix in endings() or files[0] in known_names() or is_ensemble_folder(Path(files[0]))
-    if first_is_one and model is None:
+    if model is None and is_potential(files[0]):
         model, files = [files[0]], files[1:]
     if not files:
         assert model is not None
         raise ValueError(f"evaluate needs labelled structures, got only the potential {model[0]!r}")
     return model, files
-
-
-def _model_name(options: argparse.Namespace) -> str:
-    """The file name of the potential, or those of the members of an ensemble."""
-    names = [Path(name).name or name for name in options.model or [DEFAULT_POTENTIAL]]
-    return ", ".join(names) if len(names) <= 3 else f"an ensemble of {len(names)} potentials"
 
 
 def _data_name(options: argparse.Namespace, sets: Any) -> str:
@@ -156,10 +148,11 @@ def _data_name(options: argparse.Namespace, sets: Any) -> str:
     return f"{', '.join(Path(file).name or file for file in options.files)} ({', '.join(sets)})"
 
 
-def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
+def _evaluate(options: argparse.Namespace, sets: Any) -> tuple[EvaluatedSets, Origin]:
     import torch
 
     from torchmdx.checkpoints.save_load import load
+    from torchmdx.models.digest import origin_of
     from torchmdx.models.ensemble import members_of
     from torchmdx.report.evaluation import evaluate_sets
     from torchmdx.report.predictions_file import PredictionsFile
@@ -178,18 +171,19 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> EvaluatedSets:
     if any(store.periodic[indices].any() for store, indices in sets.values()):
         for doubt in dict.fromkeys(doubt for member in members_of(potential) for doubt in member.prior_doubts(True)):
             warnings.warn(doubt, stacklevel=2)
+    origin = origin_of(potential)
     settings: dict[str, Any] = dict(device=device, dtype=dtype, progress=advanced)
     try:
         if not options.predictions:
-            return evaluate_sets(potential, sets, **settings)
+            return evaluate_sets(potential, sets, **settings), origin
         with whole_file(Path(options.predictions)) as file:
-            written = PredictionsFile(file)
+            written = PredictionsFile(file, origin.info)
             # Predicted stress is of interest without labels too.
             found = evaluate_sets(potential, sets, **settings, stress=_periodic(sets) or None, take=written.add)
     finally:
         line.finish()
     print(f"predictions: {options.predictions}, {counted(written.num_frames, 'frame')}", file=sys.stderr)
-    return found
+    return found, origin
 
 
 def _periodic(sets: Any) -> bool:

@@ -192,7 +192,8 @@ def describe(potential: Potential) -> str:
         + (f"reference energies for elements {known}" if known else "no reference energies"),
     ]
     lines = [*_facts(potential.card), *lines]
-    lines += [f"prior {prior.name}: {_settings(prior)}" for prior in potential.prior_configs]
+    for prior in potential.prior_configs:
+        lines += [f"prior {prior.name}: {_settings(prior)}", *_electrostatics(prior)]
     return "\n".join(lines)
 
 
@@ -208,6 +209,17 @@ def _facts(card: Card) -> list[str]:
         kinds = ["closed shells"] * card.closed_shell + ["no periodic structures"] * (card.periodic is False)
         lines.append("trained on " + "; ".join([*trained, *kinds]))
     return [*lines, *([f"licence: {card.licence}"] if card.licence else [])]
+
+
+def _electrostatics(prior: PriorConfig) -> list[str]:
+    """How a Coulomb energy treats periodic systems."""
+    from torchmdx.models.priors.coulomb import CoulombConfig
+
+    if not isinstance(prior, CoulombConfig):
+        return []
+    truncated = f"truncated at {prior.cutoff:g} Å, with a reaction field"
+    summed = f"summed over all images, with a relative error of forces of {prior.accuracy:g}"
+    return [f"Coulomb energy of periodic systems: {summed if prior.sums_lattice else truncated}"]
 
 
 def _settings(prior: PriorConfig) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchmdx.commands.options import CHARGE_HELP, add_model_option
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.structures.pressure_units import bar_of
 
 ENGINES = ("openmm", "torchmdx")
 EPILOG = """\
@@ -181,9 +182,10 @@ def _add_dynamics_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--pressure",
-        type=float,
-        metavar="BAR",
-        help="pressure, bar (default: 1); a Monte Carlo barostat, or cell rescaling with --engine torchmdx",
+        type=bar_of,
+        metavar="P",
+        help="pressure in bar, or with a unit, such as 0.1GPa (default: 1 bar); a Monte Carlo barostat, "
+        "or cell rescaling with --engine torchmdx",
     )
     group.add_argument(
         "--barostat",

@@ -11,6 +11,7 @@ from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 if TYPE_CHECKING:
     from torchmdx.ase.calculator import Calculator
     from torchmdx.structures.files import Record
+    from torchmdx.structures.files.several import Gathered
 
 
 CHARGE_HELP = (
@@ -49,8 +50,8 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
         "--model",
         action="append" if several else "store",
         metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, or a name listed by "
-        f"`torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
+        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, a folder of matgl, or a "
+        f"name listed by `torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
     )
     add_coulomb_option(parser)
 
@@ -106,14 +107,31 @@ def structure_of(options: argparse.Namespace) -> Record:
     """The structure at --index of the file, with its total charge; prints which one, if the file has several."""
     from torchmdx.structures.files import read_record
 
-    record = read_record(options.file, options.index, getattr(options, "charge", None))
+    record = read_record(
+        options.file, options.index, getattr(options, "charge", None), getattr(options, "format", None)
+    )
     if record.count > 1:
         print(f"{options.file}: {record.place}")
     return record
 
 
-def structures_of(options: argparse.Namespace) -> list[Record]:
-    """The structures at --index of the file, with their total charges."""
-    from torchmdx.structures.files import read_records
+def add_structure_files(parser: argparse.ArgumentParser) -> None:
+    """FILE ..., and --format."""
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="structure files in any format that ASE reads, or folders of them"
+    )
+    parser.add_argument(
+        "--format",
+        metavar="NAME",
+        help="format of the files, by ASE's name, such as vasp (default: from name and content)",
+    )
 
-    return read_records(options.file, options.index, getattr(options, "charge", None))
+
+def structures_of(options: argparse.Namespace) -> Gathered:
+    """The structures at --index of the files, with their total charges; prints which files are unreadable."""
+    from torchmdx.structures.files.several import files_of, read_several
+
+    found = read_several(files_of(options.files), options.index, options.charge, options.format)
+    for file, reason in found.unreadable.items():
+        print(f"{file}: failed: {reason}", file=sys.stderr)
+    return found

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.commands import fixed_symmetry
-from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.cell_options import add_cell_options, cell_filter, restore_fixed_vectors, space_of
+from torchmdx.commands.options import add_model_options, add_structure_files, make_calculator, structure_of
+from torchmdx.commands.relax_checks import page_of, require_options, require_outputs, require_structure
 from torchmdx.commands.relax_many import add_many_options, is_many, run_many
-from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.structures.units import GPA
 
@@ -31,10 +31,10 @@ def add_parser(subparsers: Any) -> None:
         "relax",
         help="relax a structure to an energy minimum",
         description="Relaxes a structure, with --cell also its cell, and writes the result. Constraints in the file "
-        "are kept. Ctrl-C stops after the current step and writes the current structure. With --index : "
-        "all structures of the file, in batches; see the last group of options.",
+        "are kept. Ctrl-C stops after the current step and writes the current structure. Several files, a "
+        "folder, or with --index : all structures of a file are relaxed in batches; see the last group of options.",
     )
-    parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
+    add_structure_files(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -52,8 +52,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
-        help="lbfgs (default); fire, slower but robust far from a minimum, always used for several structures; bfgs, "
-        "for up to a few hundred atoms; mdmin",
+        help="lbfgs (default); fire, slower but robust far from a minimum; for one structure also bfgs, for up to a "
+        "few hundred atoms, and mdmin",
     )
     parser.add_argument(
         "--fmax", type=float, default=0.01, metavar="F", help="stop when all forces are below F eV/Å (default: 0.01)"
@@ -64,29 +64,20 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--no-page", action="store_true", help="do not write the interactive page, OUTPUT with the ending .html"
     )
-    _add_cell_options(parser)
+    group = parser.add_argument_group("crystals")
+    add_cell_options(group)
+    fixed_symmetry.add_symmetry_options(group)
     add_many_options(parser)
     parser.set_defaults(run=run, locked=("output", "trajectory"))
 
 
-def _add_cell_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("crystals")
-    group.add_argument("--cell", action="store_true", help="also relax the cell")
-    group.add_argument(
-        "--pressure",
-        type=float,
-        metavar="P",
-        help="with --cell: external pressure in GPa, positive under compression (default: 0)",
-    )
-    fixed_symmetry.add_symmetry_options(group)
-
-
 def run(options: argparse.Namespace) -> int:
-    _require_options(options)
+    require_options(options)
+    options.file = options.files[0]
     if is_many(options):
         return run_many(options)
     options.optimizer = options.optimizer or "lbfgs"
-    _require_outputs(options)
+    require_outputs(options)
     with Interrupts() as interrupts:  # while it reads as well: the structure is then written as it is
         outcome = _run(options, interrupts)
     if interrupts.received is not None:
@@ -107,7 +98,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> RelaxOutcome:
     """Reads the structure, relaxes it until a signal comes, and writes it."""
     record = structure_of(options)
     atoms = record.atoms
-    _require_structure(options, atoms)
+    require_structure(options, atoms)
     print(f"{options.file}: {atoms.get_chemical_formula()}, {len(atoms)} atoms, {record.charge_text}")
     symmetry = None
     if options.fix_symmetry:
@@ -115,15 +106,21 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> RelaxOutcome:
         print(f"space group {symmetry.group}")
     # Forces in float32 are not accurate enough for a minimum as sharp as this.
     atoms.calc = make_calculator(options, len(atoms), precise=options.fmax < SHARP)
+    from torchmdx.models.digest import origin_of
     from torchmdx.report.view.recording import ThinnedSteps
 
+    origin = origin_of(atoms.calc.potential)
+    atoms.info |= origin.info
+    print(f"potential {origin}")
     pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
     before = State.of(atoms, pressure, options.cell)
+    cell = atoms.cell.array.copy()
     outcome = _relax(atoms, options, symmetry, recording, interrupts)
+    restore_fixed_vectors(atoms, cell, space_of(options))
     if symmetry is not None:
         symmetry.free(atoms)
     _write(atoms, options.output)
-    _write_page(recording, options)
+    _write_page(recording, options, str(origin))
     _report(before, State.of(atoms, pressure, options.cell), outcome, options)
     return outcome
 
@@ -170,14 +167,13 @@ def _relax(
 ) -> RelaxOutcome:
     """Moves the atoms until they converge, the steps are used up, or a signal arrives; records the steps."""
     import numpy as np
-    from ase.filters import FrechetCellFilter
     from ase.io.trajectory import Trajectory
 
     from torchmdx.commands.optimizers import make_optimizer
 
     target: Any = atoms
     if options.cell:
-        target = FrechetCellFilter(atoms, scalar_pressure=(options.pressure or 0.0) * GPA)
+        target = cell_filter(atoms, (options.pressure or 0.0) * GPA, space_of(options))
     converged = False
     with make_optimizer(options.optimizer, target) as optimizer:
         optimizer.attach(lambda: recording.add(_frame(atoms, symmetry)))
@@ -218,17 +214,13 @@ def _write(atoms: Atoms, path: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _page_of(options: argparse.Namespace) -> Path | None:
-    """The interactive page next to the output; None if it is not requested, or if the output has its name."""
-    page = Path(options.output).with_suffix(".html")
-    return None if options.no_page or page == Path(options.output) else page
-
-
-def _write_page(recording: ThinnedSteps, options: argparse.Namespace) -> None:
+def _write_page(recording: ThinnedSteps, options: argparse.Namespace, origin: str) -> None:
     from torchmdx.report.view.run_page import write_relaxation_page
 
-    page = _page_of(options)
-    if page is not None and write_relaxation_page(page, recording, title=f"{Path(options.file).name}: relaxation"):
+    page = page_of(options)
+    if page is not None and write_relaxation_page(
+        page, recording, title=f"{Path(options.file).name}: relaxation with {origin}"
+    ):
         print(f"wrote {page}, an interactive page of the steps")
 
 
@@ -244,57 +236,3 @@ def _report(before: State, after: State, outcome: RelaxOutcome, options: argpars
         parts.append(f"volume {before.volume:.3f} -> {after.volume:.3f} Å³ ({change:+.2f} %)")
     parts.append(f"fmax {outcome.fmax:.4g} eV/Å after {outcome.num_steps} steps")
     print(f"{', '.join(parts)}; wrote {options.output}")
-
-
-def _require_options(options: argparse.Namespace) -> None:
-    """Raises ValueError for values out of range and options without the one that they belong to."""
-    if not 0 < options.fmax < math.inf:
-        raise ValueError(f"--fmax must be > 0 eV/Å, got {options.fmax}")
-    if options.steps < 1:
-        raise ValueError(f"--steps must be >= 1, got {options.steps}")
-    if options.pressure is not None:
-        if not math.isfinite(options.pressure):
-            raise ValueError(f"--pressure must be a finite number of GPa, got {options.pressure}")
-        if not options.cell:
-            raise ValueError(f"--pressure needs --cell, got --pressure {options.pressure} alone")
-    if options.symmetry_precision is not None:
-        if not 0 < options.symmetry_precision < math.inf:
-            raise ValueError(f"--symmetry-precision must be > 0 Å, got {options.symmetry_precision}")
-        if not options.fix_symmetry:
-            raise ValueError("--symmetry-precision needs --fix-symmetry")
-
-
-def _require_structure(options: argparse.Namespace, atoms: Atoms) -> None:
-    """Raises ValueError for a structure without the cell that the options need."""
-    if options.cell and not atoms.pbc.any():
-        raise ValueError("--cell needs a periodic structure, got one with pbc False in all directions")
-    if options.cell and atoms.cell.rank < 3:
-        raise ValueError(f"--cell needs a cell with three lattice vectors, got one of rank {atoms.cell.rank}")
-    if options.pressure and not atoms.pbc.all():
-        raise ValueError(f"--pressure needs a structure periodic in all directions, got pbc {atoms.pbc.tolist()}")
-    if options.fix_symmetry:
-        fixed_symmetry.require_symmetry_support(atoms)
-
-
-def _require_outputs(options: argparse.Namespace) -> None:
-    """Raises, before the relaxation, if an output file cannot be written or exists without --overwrite."""
-    from ase.io.formats import UnknownFileTypeError, filetype, ioformats
-
-    path, trajectory = options.output, options.trajectory
-    for option, name in (("--output", path), ("--trajectory", trajectory)):
-        if name is not None and not Path(name).parent.is_dir():
-            raise FileNotFoundError(f"{option} must be in an existing directory, got {name!r}")
-    if trajectory is not None and Path(trajectory).resolve() == Path(path).resolve():
-        raise ValueError(f"--output and --trajectory must be different files, got {path!r} for both")
-    if trajectory is not None and Path(trajectory).resolve() == Path(options.file).resolve():
-        raise ValueError(f"--trajectory must not be the structure file, got {trajectory!r}")
-    try:
-        writable = ioformats[filetype(path, read=False)].can_write
-    except (UnknownFileTypeError, KeyError):
-        writable = False
-    if not writable:
-        raise ValueError(
-            f"--output must have the ending of a format that ASE writes (.xyz, .cif, .traj, ...), got {path!r}"
-        )
-    if not options.overwrite:
-        require_new(*(str(name) for name in (path, trajectory, _page_of(options)) if name is not None))

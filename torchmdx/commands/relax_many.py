@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.commands.cell_options import space_of
 from torchmdx.commands.options import model_of, structures_of
 from torchmdx.runtime.files import require_new
 from torchmdx.runtime.interrupt import Interrupts
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.relaxation.output import RelaxationOutput
     from torchmdx.dynamics.relaxation.tasks import Relaxed
     from torchmdx.structures.files import Record
+    from torchmdx.structures.files.several import Gathered
 
 # Options for one structure, and their values when they are not given.
 OF_ONE = {"trajectory": None, "fix_symmetry": False, "symmetry_precision": None}
@@ -24,7 +27,7 @@ OF_MANY = {"resume": False, "batch_atoms": None}
 
 
 def add_many_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("many structures (--index with a colon)")
+    group = parser.add_argument_group("many structures (several files, a folder, or --index with a colon)")
     group.add_argument("--resume", action="store_true", help="skip structures that the output already holds")
     group.add_argument(
         "--batch-atoms", type=int, metavar="N", help="atoms in a batch (default: by device, memory and structures)"
@@ -32,14 +35,16 @@ def add_many_options(parser: argparse.ArgumentParser) -> None:
 
 
 def is_many(options: argparse.Namespace) -> bool:
-    """Whether --index asks for several structures. Raises ValueError for options that need the other case."""
-    many = ":" in options.index
+    """Whether several structures are asked for. Raises ValueError for options that need the other case."""
+    several = len(options.files) > 1 or Path(options.files[0]).is_dir()
+    many = ":" in options.index or several
+    got = " ".join(options.files) if several else f"--index {options.index}"
     unfit, needed = (OF_ONE, "one structure") if many else (OF_MANY, "several structures, such as --index :")
     for name, absent in unfit.items():
         if getattr(options, name) != absent:
-            raise ValueError(f"--{name.replace('_', '-')} needs {needed}, got --index {options.index}")
-    if many and options.optimizer not in (None, "fire"):
-        raise ValueError(f"--optimizer must be fire for several structures, got {options.optimizer}")
+            raise ValueError(f"--{name.replace('_', '-')} needs {needed}, got {got}")
+    if many and options.optimizer not in (None, "lbfgs", "fire"):
+        raise ValueError(f"--optimizer must be lbfgs or fire for several structures, got {options.optimizer}")
     return many
 
 
@@ -51,7 +56,8 @@ def run_many(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
-    records = structures_of(options)
+    given = structures_of(options)
+    records, unreadable = numbered(given), len(given.unreadable)
     from torchmdx.dynamics.relaxation.output import RelaxationOutput
 
     potential, settings, dtype = _potential_and_settings(options)
@@ -64,7 +70,9 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     waiting = [place for place in range(len(records)) if place not in output.done]
     atoms = sum(len(records[place].atoms) for place in waiting)
     skipped = f", {len(output.done)} already done" if options.resume else ""
-    print(f"{options.file}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
+    files = {file for file, _ in given.records}
+    name = next(iter(files)) if len(files) == 1 else f"{len(files):,} files"
+    print(f"{name}: {len(records):,} structures{skipped}; {atoms:,} atoms to relax, {dtype}", flush=True)
     start = time.perf_counter()
     from torchmdx.dynamics.relaxation.run import relax_each
 
@@ -83,7 +91,17 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         output.add(one, place)
         print(_line(one, records[place], options.cell), flush=True)
     output.sort()
-    return _finish(output, interrupts, time.perf_counter() - start)
+    status = _finish(output, interrupts, time.perf_counter() - start)
+    return status or int(unreadable > 0)
+
+
+def numbered(given: Gathered) -> list[Record]:
+    """The structures; of several files with numbers of their own, and in `info` the file and the number in it."""
+    if len({file for file, _ in given.records}) + len(given.unreadable) == 1:
+        return [record for _, record in given.records]
+    for file, record in given.records:
+        record.atoms.info |= {"file": file, "frame": record.number}
+    return [replace(record, number=number) for number, (_, record) in enumerate(given.records)]
 
 
 def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]:
@@ -93,7 +111,12 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
     from torchmdx.runtime.devices import choose_device
 
     settings = FireSettings(
-        fmax=options.fmax, steps=options.steps, cell=options.cell, pressure=(options.pressure or 0.0) * GPA
+        fmax=options.fmax,
+        steps=options.steps,
+        cell=options.cell,
+        pressure=(options.pressure or 0.0) * GPA,
+        optimizer=options.optimizer or "lbfgs",
+        space=space_of(options),
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
     device = choose_device(options.device)
@@ -111,7 +134,8 @@ def _keys(records: list[Record], potential: Any, settings: Any, dtype: str) -> l
 
 
 def _line(found: Relaxed, record: Record, cell: bool) -> str:
-    head = f"{record.number:>6}  {record.atoms.get_chemical_formula():<12}"
+    file = record.atoms.info.get("file") if record.atoms.info.get("frame") is not None else None
+    head = f"{record.number:>6}  {record.atoms.get_chemical_formula():<12}" + f"  {file}" * (file is not None)
     if found.reason is not None:
         return f"{head}  failed: {found.reason}"
     volume = f"  volume {found.atoms.get_volume():.3f} Å³" if cell else ""
@@ -140,8 +164,9 @@ def _require_output(options: argparse.Namespace) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"--output must be in an existing directory, got {options.output!r}")
     failures = failures_of(path)
-    if Path(options.file).resolve() in (path.resolve(), failures.resolve()):
-        raise ValueError(f"--output must not be the structure file, got {options.output!r} and {options.file!r}")
+    for file in options.files:
+        if Path(file).resolve() in (path.resolve(), failures.resolve()):
+            raise ValueError(f"--output must not be the structure file, got {options.output!r} and {file!r}")
     if options.resume and options.overwrite:
         raise ValueError("--resume and --overwrite exclude each other, got both")
     if not options.resume and not options.overwrite:

@@ -19,8 +19,8 @@ from torchmdx.models.cutoff import cosine_cutoff
 C = "engines/cpu/tensornet2.h"
 PAIRS = "engines/pairs/kernels/pair_values.py"
 TRITON = "engines/gpu/triton/edge_geometry.py"
-CLUSTER, MAPS = "engines/gpu/sm90/charged_cluster.cu", "engines/gpu/sm90/charged_maps.cu"
-COPIES = (C, PAIRS, TRITON, CLUSTER, MAPS)
+CLUSTER = "engines/gpu/sm90/charged_cluster.cu"
+COPIES = (C, PAIRS, TRITON, CLUSTER)
 PROBES, ERROR = 51, 1e-9
 
 

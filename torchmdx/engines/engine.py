@@ -50,7 +50,10 @@ def marked(outputs: Outputs, batch: Batch, edges: Edges) -> Outputs:
 
 
 class Engine(Protocol):
-    """Evaluates one batch repeatedly, at changing positions and cell."""
+    """Evaluates one batch repeatedly, at changing positions and cell.
+
+    An engine whose sums may be in another order each time, as those of autograd on a GPU, has `deterministic = False`.
+    """
 
     name: str
     # Of `choose_engine`; None for an engine that was made otherwise.

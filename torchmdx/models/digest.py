@@ -7,6 +7,7 @@ import hashlib
 import torch
 
 from torchmdx.models.ensemble import Ensemble, members_of
+from torchmdx.models.origin import Origin
 from torchmdx.models.potential import Potential
 
 
@@ -19,3 +20,13 @@ def digest_of(potential: Potential | Ensemble) -> str:
             digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def origin_of(potential: Potential | Ensemble) -> Origin:
+    """The files that it was loaded from; of one in memory, the name on its card and its digest."""
+    return Origin.together(
+        [
+            member.origin or Origin(member.card.name or "in memory", digest_of(member))
+            for member in members_of(potential)
+        ]
+    )

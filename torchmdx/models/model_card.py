@@ -93,9 +93,7 @@ class Card:
                 first.setdefault(number, atom)
         if first:
             found = ", ".join(f"{symbols([number])} (atom {atom})" for number, atom in first.items())
-            raise ValueError(
-                f"{self.title} was trained on {symbols(self.elements)} and knows nothing else, got {found}"
-            )
+            raise ValueError(f"{self.title} does not know {found}: it was trained on {symbols(self.elements)}")
 
     def doubts(self, atomic_numbers: Iterable[int], charge: float, periodic: bool = False) -> list[str]:
         """Reasons, apart from elements, why a structure may be outside the training data.

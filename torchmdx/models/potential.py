@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchmdx.models.charge_equilibration import conserved
 from torchmdx.models.model_card import Card
+from torchmdx.models.origin import Origin
 from torchmdx.models.priors.base import Geometry, Lattice, Prior, PriorConfig, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.qet import QETConfig
@@ -30,9 +31,11 @@ class Potential(nn.Module):
     constants and all energies are float64, whatever the dtype of the network: the reference energies of a protein sum
     to 10⁷ eV, where float32 resolves 1 eV.
 
-    card: name and training data of the potential, if known; checkpoints contain it.
+    card: name and training data of the potential, if known; checkpoints contain it. origin: the file whose weights it
+    has; None in memory, and once it is trained.
     """
 
+    origin: Origin | None = None
     config: Any  # a ModelConfig, with the settings of its kind
     # A TensorNet, a TensorNet2, a registered network, or a faster network with the same features.
     network: Any
@@ -229,6 +232,10 @@ class Potential(nn.Module):
         for prior in other._priors():
             prior.keep_lists()
         return other
+
+    def train(self, mode: bool = True) -> Potential:
+        self.origin = None if mode else self.origin
+        return super().train(mode)
 
     def require_elements(self, atomic_numbers: Tensor) -> None:
         """Raises ValueError for elements that are not on the card, if it lists the elements of the training data.

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from torchmdx.checkpoints.formats.source import Source
-from torchmdx.checkpoints.locate import digest_of, opened
+from torchmdx.checkpoints.locate import opened, origin_at
 from torchmdx.checkpoints.prepare import DTYPES
 from torchmdx.checkpoints.save_load import load
 from torchmdx.models.ensemble import Ensemble
@@ -176,8 +176,8 @@ def hash_of(checkpoint: str | tuple[str, ...] | None) -> str | tuple[str, ...] |
 
 
 def file_hash(checkpoint: str | Path) -> str:
-    """SHA-256 of a checkpoint, given by its path or name. Raises FileNotFoundError."""
-    return digest_of(opened(checkpoint))
+    """SHA-256 of a checkpoint, of a folder that of all its files, given by path or name. Raises FileNotFoundError."""
+    return origin_at(checkpoint).sha256
 
 
 def resolved_device(device: str | None) -> str:

@@ -58,10 +58,10 @@ def write_frame(file: BinaryIO, atoms: Atoms, results: Mapping[str, Any]) -> Non
 
 
 class PredictionsFile:
-    """Writes labels and predictions of frames of stores to an open file."""
+    """Writes labels and predictions of frames of stores to an open file. info: further items of every frame."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, info: Mapping[str, Any] | None = None) -> None:
+        self._file, self._info = file, dict(info or {})
         self.num_frames = 0
 
     def add(self, name: str, store: Store, part: Predictions) -> None:
@@ -69,7 +69,7 @@ class PredictionsFile:
         for place in range(len(part.frames)):
             atoms, results = _labelled(part, place)
             source, number = store.origin(int(part.indices[place]))
-            write_frame(self._file, atoms, results | {"set": name, "file": source, "frame": number})
+            write_frame(self._file, atoms, results | {"set": name, "file": source, "frame": number} | self._info)
             self.num_frames += 1
 
 

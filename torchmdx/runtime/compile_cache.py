@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchmdx.runtime.file_lock import only_one
+
 log = logging.getLogger(__name__)
 
 VARIABLE = "TORCHMDX_CACHE"
@@ -91,8 +93,7 @@ def library_file(name: str, key: Sequence[str], make: Callable[[Path], None]) ->
     stem = _stem(name, key)
 
     def find(folder: Path) -> Path:
-        safe = (path for path in sorted(folder.glob(f"{stem}-*.so")) if _why_unsafe(path) is None)
-        return next(safe, None) or _make_library(folder, stem, make)
+        return _safe_library(folder, stem) or _make_library(folder, stem, make)
 
     return Path(_with_folder(find))
 
@@ -129,7 +130,24 @@ def _load_from(folder: Path, stem: str, make: Callable[[Path], None]) -> ctypes.
 
 
 def _make_library(folder: Path, stem: str, make: Callable[[Path], None]) -> Path:
-    """Makes a library and renames it to its final name, atomically: several processes may do so at the same time."""
+    """Makes a library and renames it to its final name, atomically. Other processes that need it wait meanwhile."""
+    name = stem.rsplit("-", 1)[0]
+
+    def waiting() -> None:
+        log.warning("waiting for another process, which compiles %s", name)
+
+    with only_one(folder / f".{stem}.lock", waiting):
+        if (found := _safe_library(folder, stem)) is not None:
+            return found
+        log.warning("compiling %s, once for this machine and version; it is kept in %s", name, folder)
+        return _made(folder, stem, make)
+
+
+def _safe_library(folder: Path, stem: str) -> Path | None:
+    return next((path for path in sorted(folder.glob(f"{stem}-*.so")) if _why_unsafe(path) is None), None)
+
+
+def _made(folder: Path, stem: str, make: Callable[[Path], None]) -> Path:
     try:
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as place:
             made = Path(place) / "library.so"

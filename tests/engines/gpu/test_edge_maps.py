@@ -4,7 +4,6 @@ import copy
 import ctypes
 import shutil
 import subprocess
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +17,6 @@ from test_gpu_tensornet import CUTS, batch_of, run
 from torchmdx import CapturedStep, Potential, TensorNet2Config
 from torchmdx.engines import ops
 from torchmdx.engines.plan import Workload, machine_named
-from torchmdx.engines.plan.launch_sizes import TwoMaps
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.runtime import cuda_source
@@ -166,10 +164,10 @@ def test_another_network_is_left_to_other_kernels(settings, precision, reason):
     fast = FastTensorNet2(potential, bound=1e-2, precision=precision)
     with pytest.raises(ValueError, match="maps of edges in one kernel do not serve this network: they need a GPU of"):
         fast.use_edge_maps()
-    work, tiles = Workload(atoms=9, capacity=72), replace(fast.choose_tiles(9), two_maps=TwoMaps())
-    assert not fast.planned(work, tiles).edge_maps
+    work = Workload(atoms=300, capacity=9000)
+    assert not fast.planned(work).edge_maps
     fast.machine = machine_named("H100")
-    assert fast.planned(work, tiles).edge_maps == (reason is None)
+    assert fast.planned(work).edge_maps == (reason is None)
     if reason is not None:
         with pytest.raises(ValueError, match=f"do not serve this network: {reason}"):
             fast.use_edge_maps()
@@ -180,8 +178,8 @@ def test_another_network_is_left_to_other_kernels(settings, precision, reason):
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(library, make_potential, ethanol, cation, keeps):
     potential = make_potential(model="tensornet2", num_channels=C, num_layers=2)
-    batch, tiles = batch_of(ethanol, cation), replace(CUTS["coarse"], two_maps=TwoMaps())
-    fast = replanned(FastTensorNet2(potential), keeps_slopes=keeps)
+    batch, tiles = batch_of(ethanol, cation), CUTS["coarse"]
+    fast = replanned(FastTensorNet2(potential), edge_maps=True, keeps_slopes=keeps)
     fast.edge_maps = maps_of(library, fast.charged.filters)
     found = run(potential, batch, fast=fast, tiles=tiles)
     assert (found.scratch.charged.z2 == []) == (not keeps)

@@ -14,160 +14,7 @@ HOPPER = 90
 # kB of shared memory that a program may have, by compute capability.
 MOST_SHARED = {80: 163, 86: 99, 89: 99, HOPPER: 227, 100: 227, 120: 99}
 
-SCRIPT = """
-import sys; sys.path[:0] = ["tests", "tests/engines/gpu"]
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
-
-capability = int(sys.argv[1])
-
-class Device:
-    def get_current_device(self): return 0
-    def get_current_stream(self, device): return 0
-    def get_current_target(self): return GPUTarget("cuda", capability, 32)
-
-driver.set_active(Device())
-compiled, run = {}, JITFunction.run
-
-def compile_only(self, *args, grid, warmup, **options):
-    kernel = run(self, *args, grid=grid, warmup=True, **options)
-    compiled.setdefault(self.fn.__name__, []).append(kernel.metadata.shared)
-
-JITFunction.run = compile_only
-from dataclasses import replace
-import conftest
-from torchmdx import Batch, System
-from torchmdx.engines.gpu import charge_buffers
-from torchmdx.engines.plan.launch_sizes import Tiles
-from torchmdx.engines.gpu.tensornet import FastTensorNet
-from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.engines.plan.machine import MUCH_SHARED
-from torchmdx.neighbors.brute_force import brute_force
-
-def step(kind):
-    from torchmdx.step.buffers import StepBuffers
-    from torchmdx.step.buffer_kernels import launch_finish, launch_prepare
-
-    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])
-    edges = brute_force(batch, 3.0)
-    dtype = getattr(torch, kind)
-    buffers = StepBuffers(batch, dtype, stress=True, energies=True)
-    launch_prepare(buffers, batch.system_index)
-    launch_prepare(buffers, batch.system_index, from_host=True)
-    energies, stress = torch.zeros(2, dtype=torch.float64), torch.zeros(1, 3, 3, dtype=torch.float64)
-    results = (energies[:1], energies, torch.zeros(2, 3, dtype=dtype), stress)
-    launch_finish(buffers, edges, *results)
-    launch_finish(buffers, edges, *results, to_host=len(buffers.output))
-
-def priors(kind):
-    from torchmdx.engines.gpu.triton import coulomb, near_list as near_rows, reciprocal
-    from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
-
-    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True)])
-    edges = brute_force(batch, 3.0)
-    switch = (1.0, 2.0) if kind == "switched" else None
-    coulomb.evaluate(Coulomb(CoulombConfig(cutoff=3.0, switch=switch)), batch, edges, torch.ones(2, 1), stress=True)
-    summed = Coulomb(CoulombConfig(cutoff=5.0, accuracy=1e-2, periodic="ewald"), 1, 16)
-    summed.keep_lists()
-    charges = torch.ones(1, 2, 16)
-    coulomb.evaluate(summed, batch, edges, charges[0], stress=True)
-    for forces in (True, False):
-        direct = reciprocal.DirectReciprocal(summed, batch, 16, 16)
-        vectors = summed.vectors_for(batch, charges[0], edges.overflow)
-        direct.run(vectors, batch, charges, edges.overflow, forces=forces)
-        results = coulomb.Found(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 3), torch.zeros_like(charges), None)
-        direct.add(batch, charges, results)
-    near = near_rows.NearRows(2.0)
-    near.capacity = 4
-    near.edges(batch, edges)
-
-def search(split):
-    from torchmdx.neighbors.search import empty_edges
-    from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList
-
-    if split == "pairs":
-        for length in (2.0, 9.0):
-            cell = [[length, 0, 0], [0, length, 0], [0, 0, length]]
-            made = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=cell, pbc=True, dtype=torch.float32)
-            batch = Batch.from_systems([made])
-            OnePassBruteForce(batch, 3.0, 0.0, empty_edges(batch, 100))._search(batch.positions, batch.cell)
-        return
-    OnePassCellList._sizes = lambda self: (16, 16, 1, 1, int(split))
-    system = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True, dtype=torch.float32)
-    batch = Batch.from_systems([system])
-    for skin in (0.0, 0.5):
-        OnePassCellList(batch, 3.0, skin, empty_edges(batch, 100))._search(batch.positions, batch.cell)
-
-def training(_):
-    from torchmdx.engines.pairs.kernels import atom_functions, linear, pair_values, row_norm, silu
-
-    x, w, b, nine, f = torch.ones(40, 32), torch.ones(64, 32), torch.ones(64), torch.ones(4, 9, 32), torch.ones(4, 1)
-    g = linear.multiply_silu(x, w, b)[0]
-    linear.multiply(x, w, b), linear.multiply(g, w, back=True), linear.in_weights(g, x, total=True)
-    linear.multiply(nine, torch.ones(3, 32, 32)), linear.in_weights(nine, nine), silu.scaled_derivative(1, x, x, x)
-    atom_functions.normalise(nine), atom_functions.normalise_gradient(nine, nine)
-    atom_functions.normalise_second(nine, nine, nine), atom_functions.product(nine, nine, f)
-    atom_functions.product_gradient(nine, nine, nine, f), atom_functions.product_second(*[nine] * 5, None)
-    atom_functions.update(nine, nine, f), atom_functions.update_gradient(nine, nine, None)
-    atom_functions.update_second(nine, nine, nine, f)
-    row_norm.values(x, x[0], x[0], 1e-5), row_norm.first(x, x[0], x, 1e-5, True), row_norm.second(x, x[0], x, x, 1e-5)
-    v, means = torch.ones(5, 3), torch.ones(16)
-    values = pair_values.values(v, means, means, 3.0, True)
-    pair_values.gradient(v, means, means, 3.0, *values), pair_values.change(v, means, means, 3.0, v)
-
-def chain(network, atoms):
-    kind = FastTensorNet2 if network in ("tensornet2", "charged") else FastTensorNet
-    settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
-    if network == "gated":
-        options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
-        network, settings = "tensornet", settings | options
-    precision, priors = "float32", network == "tensornet2" or atoms == "priors"
-    if network == "headed":
-        network, settings = "tensornet", settings | dict(num_head_layers=2)
-    if network == "charged":
-        network = "tensornet2"
-    if network in ("half", "tf32"):
-        network, precision = "tensornet", network
-    potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
-    batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
-    edges = brute_force(batch, 3.0)
-    fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
-    if capability // 10 not in MUCH_SHARED:
-        planned = fast.planned
-        fast.planned = lambda work, tiles: replace(planned(work, tiles), two_maps=False)
-    size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
-    tiles = fast.choose_tiles(size)
-    if priors and atoms == "few":
-        tiles = replace(tiles, row=None)
-    if atoms == "priors":
-        tiles = Tiles.choose(size)
-    charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)
-    if tiles.by_elements is not None:
-        tiles = replace(tiles, by_elements=replace(tiles.by_elements, edges=0))
-    fast.allocate(2, 1, edges.capacity, tiles=tiles, elements=[6, 8])
-    pull = (lambda chain: chain.take_pull(chain.channels())) if priors else None
-    inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
-    if atoms == "domain":
-        fast.run(*inputs, virial=True, within=torch.tensor([1, 2, 2], dtype=torch.int32))
-        return
-    for virial in (False, True):  # without it, energies are summed in another place
-        fast.run(*inputs, virial=virial, between=pull)
-    if kind is FastTensorNet2 and not priors:
-        fast.run(*inputs, forces=False)
-
-BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
-for case in sys.argv[2:]:
-    what, of = case.split("/")
-    compiled.clear()
-    if what in ("step", "priors", "search", "training"):
-        dict(step=step, priors=priors, search=search, training=training)[what](of)
-    else:
-        chain(what, of)
-    for name, shared in sorted(compiled.items()):
-        print(case, name, max(shared))
-"""
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
 EXPECTED = {
     ("tensornet", "few"): {"embed", "layer", "layer_gradient", "forces", "sum_systems"},
@@ -189,7 +36,7 @@ EXPECTED = {
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {
         *("every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"),
-        *("lattices", "places", "structure_factors", "amplitudes", "fields", "collect"),
+        *("lattices", "places", "waves", "structure_factors", "amplitudes", "fields", "collect"),
     },
     ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},
@@ -211,7 +58,8 @@ EXPECTED = {
         "_change",
     },
     ("tensornet2", "many"): {
-        "two_maps",
+        "multiply_rows",
+        "multiply_rows_back",
         "sum_parts",
         "first_values",
         "first_gradient",
@@ -263,8 +111,7 @@ def test_every_kernel_compiles(kinds):
 def test_kernels_compile_for_other_gpus(capability):
     shared = compiled(capability, OTHERS[capability])
     for case, kernels in shared.items():
-        assert EXPECTED[tuple(case.split("/"))] - {"two_maps"} <= kernels.keys()
-    assert ("two_maps" in shared["tensornet2/many"]) == (capability == 100)
+        assert EXPECTED[tuple(case.split("/"))] <= kernels.keys()
 
 
 def compiled(capability, cases):
@@ -272,7 +119,7 @@ def compiled(capability, cases):
     pytest.importorskip("triton")
     most, names = MOST_SHARED[capability] * 1024, ["/".join(case) for case in cases]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(capability), *names],
+        [sys.executable, "-W", "ignore", str(SCRIPT), str(capability), *names],
         cwd=ROOT,
         capture_output=True,
         text=True,

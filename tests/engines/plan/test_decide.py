@@ -164,6 +164,16 @@ def test_a_plan_prints_itself():
     assert str(plan(TensorNetConfig(), [], batch, "float32", machine_named("CPU"))).startswith("18 atoms in 2 systems")
 
 
+@pytest.mark.parametrize(("machine", "runs"), [("H100", "Triton, a branch"), ("CPU", "torch, products of matrices")])
+def test_ewald_sums_have_a_stage(machine, runs):
+    summed, truncated = (
+        found(TensorNet2Config(), machine, priors=[CoulombConfig(periodic=kind)]) for kind in ("auto", "reaction_field")
+    )
+    (stage,) = (stage for stage in summed.stages if stage.name == "Ewald sum")
+    assert stage.runs.startswith(runs)
+    assert "Ewald sum" not in str(truncated)
+
+
 PURE = """
 import sys
 from torchmdx.engines.plan import Workload, machine_named, plan

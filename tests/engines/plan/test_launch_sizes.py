@@ -3,7 +3,7 @@
 import pytest
 
 from torchmdx.engines.plan import Workload, machine_named
-from torchmdx.engines.plan.launch_sizes import PIECE, ProductBlock, Row, TwoMaps, launch_sizes
+from torchmdx.engines.plan.launch_sizes import PIECE, ProductBlock, Row, launch_sizes
 
 H100 = machine_named("H100")
 
@@ -31,12 +31,12 @@ def test_a_tensornet(atoms, row, columns):
 
 
 @pytest.mark.parametrize(
-    ("atoms", "rows", "two_maps", "columns"),
-    [(128, True, None, 32), (129, False, None, 32), (682, False, None, 32), (683, False, TwoMaps(), 64)],
+    ("atoms", "rows", "columns"),
+    [(128, True, 32), (129, False, 32), (682, False, 32), (683, False, 64)],
 )
-def test_a_tensornet2(atoms, rows, two_maps, columns):
+def test_a_tensornet2(atoms, rows, columns):
     found = sizes("TensorNet2", atoms)
-    assert (found.row is not None, found.two_maps) == (rows, two_maps)
+    assert (found.row is not None) == rows
     assert found.edge_product == (ProductBlock(128, 64, 32, 8) if columns == 64 else ProductBlock(columns=32))
 
 

@@ -30,7 +30,7 @@ def test_the_driver_tells_the_facts(monkeypatch, count, clusters):
     machines._gpu.cache_clear()
     found = Machine.of(torch.device("cuda", 0))
     machines._gpu.cache_clear()
-    assert (found.is_hopper, found.has_much_shared, found.memory) == (True, True, 85 * 10**9)
+    assert (found.is_hopper, found.memory) == (True, 85 * 10**9)
     assert found.most_clusters(8) == clusters
 
 
@@ -39,11 +39,3 @@ def test_a_cpu_has_compiled_code_or_not(monkeypatch):
     found = Machine.of(torch.device("cpu"))
     assert (found.is_gpu, found.compiled, found.pair_kernels) == (False, False, False)
     assert Machine.of(torch.device("cpu"), code=False).compiled
-
-
-def test_shared_memory_is_what_kernels_need():
-    much = {name for name, machine in MACHINES.items() if machine.has_much_shared}
-    assert much == {"H200", "H100", "B200", "CPU"}
-    assert all(
-        machine.shared_bytes >= 199_000 for machine in MACHINES.values() if machine.is_gpu and machine.name in much
-    )

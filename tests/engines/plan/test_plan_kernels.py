@@ -6,7 +6,7 @@ import pytest
 
 from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Workload, machine_named, plan_kernels
-from torchmdx.engines.plan.kernels import FEWEST_MAP_ROWS, MOST_MAP_SLOTS, MOST_ROWS
+from torchmdx.engines.plan.kernels import FEWEST_MAP_ROWS, MOST_ROWS
 from torchmdx.engines.plan.launch_sizes import Tiles
 
 HOPPER, GENERAL = ("H100", "H200"), ("A100", "RTX 3090", "RTX 4090", "RTX 5090", "B200")
@@ -21,7 +21,7 @@ def planned(config, work, card, precision="float32", **options):
 
 def named(plan):
     """The chain, and what is used in it."""
-    uses = ("one_launch", "atom_tiles", "by_elements", "clusters", "cluster_maps", "edge_maps", "two_maps")
+    uses = ("one_launch", "atom_tiles", "by_elements", "clusters", "edge_maps")
     return " ".join([plan.chain, *(name for name in uses if getattr(plan, name))])
 
 
@@ -29,11 +29,13 @@ def named(plan):
 @pytest.mark.parametrize(
     ("atoms", "wanted", "elsewhere"),
     [
+        (0, "rows", "rows"),
         (15, "rows one_launch", "rows"),
         (22, "rows one_launch", "rows"),
         (49, "rows one_launch", "rows"),
         (60, "rows one_launch", "rows"),
-        (61, "rows", "rows"),
+        (90, "rows one_launch", "rows"),
+        (91, "rows", "rows"),
         (166, "rows", "rows"),
         (448, "rows", "rows"),
         (449, "blocks by_elements", "blocks by_elements"),
@@ -51,22 +53,19 @@ def test_a_tensornet(card, atoms, wanted, elsewhere):
 @pytest.mark.parametrize(
     ("atoms", "wanted", "elsewhere"),
     [
-        (15, "rows clusters cluster_maps", "rows"),
+        (15, "rows clusters", "rows"),
         (26, "rows clusters", "rows"),
         (60, "rows clusters", "rows"),
         (61, "rows edge_maps", "rows"),
         (128, "rows edge_maps", "rows"),
         (129, "rows edge_maps", "blocks"),
-        (192, "rows edge_maps", "blocks"),
-        (193, "blocks edge_maps", "blocks"),
+        (256, "rows edge_maps", "blocks"),
+        (257, "blocks edge_maps", "blocks"),
         (682, "blocks edge_maps", "blocks"),
-        (683, "blocks edge_maps two_maps", "blocks"),
-        (24_000, "blocks edge_maps two_maps", "blocks"),
+        (24_000, "blocks edge_maps", "blocks"),
     ],
 )
 def test_a_tensornet2(card, atoms, wanted, elsewhere):
-    if card == "B200" and atoms >= 683:  # as much shared memory, without the kernels of CUDA C++
-        elsewhere = "blocks two_maps"
     assert named(planned(TensorNet2Config(), atoms, card)) == (wanted if card in HOPPER else elsewhere)
 
 
@@ -84,6 +83,14 @@ def test_one_launch_needs_the_whole_gpu(limit):
     found = planned(TensorNetConfig(), replace(work, **LIMITS[limit]), "H100")
     assert named(found) == "rows"
     assert found.stages[1].otherwise == "one launch of CUDA C++"
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"), [(dict(num_layers=1), 120), (dict(num_channels=64), 60), (dict(num_channels=20), 30)], ids=str
+)
+def test_how_many_atoms_one_launch_serves_depends_on_the_network(settings, most):
+    found = [planned(TensorNetConfig(**settings), atoms, "H100").one_launch for atoms in (most, most + 1)]
+    assert found == [True, False]
 
 
 def test_one_launch_leaves_out_priors_domains_and_chips_without_room():
@@ -160,10 +167,9 @@ def test_what_one_program_per_atom_of_a_tensornet2_does_not_have():
     assert {found.chain for found in reasons.values()} == {"blocks"}
 
 
-def test_clusters_serve_the_network_of_edges_of_few_edges():
-    work = Workload(atoms=22, capacity=MOST_MAP_SLOTS)
-    assert named(planned(TensorNet2Config(), work, "H100")) == "rows clusters cluster_maps"
-    assert named(planned(TensorNet2Config(), replace(work, capacity=MOST_MAP_SLOTS + 1), "H100")) == "rows clusters"
+def test_clusters_need_forces_and_numbers_for_edges():
+    work = Workload(atoms=22, capacity=640)
+    assert named(planned(TensorNet2Config(), work, "H100")) == "rows clusters"
     assert named(planned(TensorNet2Config(), replace(work, forces=False), "H100")) == "rows"
     assert named(planned(TensorNet2Config(), replace(work, capacity=0x10000), "H100")) == "rows edge_maps"
 

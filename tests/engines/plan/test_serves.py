@@ -12,7 +12,7 @@ def test_the_usual_networks_are_served_everywhere():
     config, charged = TensorNetConfig(), TensorNet2Config()
     assert serves.fused_kernels(config) is serves.one_launch(config) is serves.row_head(config) is None
     assert serves.atom_tiles(config, "float32") is serves.edge_maps(charged, "float32", H100) is None
-    assert serves.half_parts(charged, "float32", H100) is serves.charged_clusters(charged, H100) is None
+    assert serves.charged_clusters(charged, H100) is None
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,6 @@ def test_a_program_of_one_atom_has_memory_for_some_heads():
     assert serves.row_head(TensorNetConfig(num_head_layers=16)) == reason
     assert serves.row_head(TensorNetConfig(head="gated", num_head_layers=3)) is None
     assert serves.row_head(TensorNetConfig(head="gated", num_head_layers=4)) is not None
-
-
-def test_two_maps_in_one_kernel():
-    charged = TensorNet2Config()
-    assert serves.half_parts(charged, "float32", A100) == "it needs up to 199 kB of shared memory, got 163 KiB"
-    assert serves.half_parts(charged, "tf32", H100) == "it needs the precision float32, got tf32"
-    wide, narrow = TensorNet2Config(num_channels=129), TensorNet2Config(num_channels=16)
-    assert serves.half_parts(wide, "float32", H100) == "it needs 32 to 128 channels, got 256"
-    assert serves.half_parts(narrow, "float32", H100) == "it needs 32 to 128 channels, got 16"
 
 
 def test_maps_of_edges():

@@ -54,13 +54,13 @@ def test_the_cutoff_with_the_least_work():
         vectors = volume * found.longest**3 / (12 * math.pi**2)
         return 4 / 3 * math.pi * 0.1 * cutoff**3 + ewald.VECTOR_COST * vectors
 
-    for volume in (2e4, 1e5):
+    for volume in (1e4, 5e4):
         chosen = Splitting.balanced(1e-5, volume)
-        assert 7 < chosen.cutoff < 14
+        assert 7 < chosen.cutoff < 12
         for factor in (0.9, 1.1):
             assert work(chosen.cutoff, volume) < work(factor * chosen.cutoff, volume)
     assert Splitting.balanced(1e-5, 100.0).cutoff == 7.0
-    assert Splitting.balanced(1e-5, 1e7).cutoff == 14.0
+    assert Splitting.balanced(1e-5, 1e7).cutoff == 12.0
 
 
 def test_a_list_holds_one_of_each_pair_of_vectors():

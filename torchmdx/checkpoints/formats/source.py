@@ -16,17 +16,24 @@ class Source:
     """What a format recognizes and reads.
 
     origin: the path, also for messages. content: that of a file inside another, which is not on disk.
-    total_energy: add reference energies that the file contains but disables.
+    total_energy: add reference energies that the file contains but disables. known_as: the name by which a release was
+    asked for.
     """
 
     origin: str
     content: bytes | None = None
     total_energy: bool = False
     _parts: dict[str, bytes] = field(default_factory=dict)
+    known_as: str | None = None
 
     @cached_property
     def path(self) -> Path:
         return Path(self.origin)
+
+    @property
+    def name(self) -> str:
+        """For outputs: that of a release, else of the file or folder."""
+        return self.known_as or self.path.resolve().name
 
     @cached_property
     def is_folder(self) -> bool:
@@ -41,7 +48,7 @@ class Source:
 
     def with_total_energy(self) -> Source:
         """The same content."""
-        return Source(self.origin, None if self.is_folder else self.data, True, self._parts)
+        return Source(self.origin, None if self.is_folder else self.data, True, self._parts, self.known_as)
 
     def part(self, name: str) -> bytes:
         """The content of a file in the folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from torchmdx.checkpoints.formats.matgl import folder as matgl
 from torchmdx.checkpoints.formats.reading import Reading
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.formats.torchmdnet import reader as torchmdnet
+from torchmdx.models.origin import Origin
 from torchmdx.runtime.damaged_file import naming
 
 
@@ -18,7 +20,7 @@ class Format(Protocol):
     """A module that reads one potential from a file or a folder. It never runs code from there.
 
     ENDINGS: of its files, for commands that take potentials and data. A format of folders also has WEIGHTS, the name of
-    the file whose SHA-256 is that of the potential.
+    the file that holds the weights, and if it reads others FILES, the names of all.
     """
 
     @property
@@ -72,8 +74,17 @@ def ensemble_format_of(source: Source) -> EnsembleFormat | None:
 
 
 def weights_part(folder: Source) -> str:
-    """The file in a folder whose SHA-256 is that of the potential."""
+    """The file in a folder that holds the weights."""
     return str(getattr(format_of(folder), "WEIGHTS"))  # noqa: B009 (of some formats only)
+
+
+def identity_of(source: Source) -> str:
+    """SHA-256 of a file; of a folder, that of the names and hashes of all files that are read."""
+    if not source.is_folder:
+        return source.sha256
+    files: tuple[str, ...] = getattr(format_of(source), "FILES", (weights_part(source),))
+    lines = [f"{name} {hashlib.sha256(source.part(name)).hexdigest()}\n" for name in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_one(source: Source) -> Reading:
@@ -82,7 +93,9 @@ def read_one(source: Source) -> Reading:
         kind = None if source.is_folder else kind_of(source.data)
         if kind is not None:
             raise ValueError(f"{source.origin!r} is not a readable checkpoint: it is {kind}")
-        return (format_of(source) or own).read(source)  # of an unknown format, says what is wrong as safetensors
+        reading = (format_of(source) or own).read(source)  # of an unknown format, says what is wrong as safetensors
+    reading.potential.origin = Origin(source.name, identity_of(source))
+    return reading
 
 
 def read_several(source: Source) -> list[Reading]:
@@ -94,4 +107,7 @@ def read_several(source: Source) -> list[Reading]:
             f"several seeds or a list of paths, got {source.origin!r} with one potential"
         )
     with naming(source.origin):
-        return chosen.read(source, read_one)
+        readings = chosen.read(source, read_one)
+    for reading in readings:
+        reading.potential.origin = Origin(source.name, source.sha256)
+    return readings

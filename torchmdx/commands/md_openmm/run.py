@@ -125,7 +125,7 @@ def _run(
         origin = origin_of_velocities(stored, structure.scaled)
         print(f"velocities: {origin}, {simulation.measure().temperature:.0f} K")
     status = _go(simulation, recorder, interrupts)
-    title = f"{Path(options.file).name}: {_ensemble(settings, stored)}"
+    title = f"{Path(options.file).name}: {_ensemble(settings, stored)}; {settings.potential}"
     _finish(simulation, recorder, title, complete=status == 0, page=not options.no_page)
     return status
 
@@ -225,6 +225,7 @@ def _description(file: str, simulation: Simulation, stored: bool) -> str:
     lines = [
         f"{file}: {place}{structure.formula}, {structure.num_atoms} atoms{fixed}, {box}, {structure.charge_text}",
         f"{_ensemble(settings, stored)}; {settings.num_steps:,} steps, {length:g} ps; seed {settings.seed}",
+        f"potential {settings.potential}",
         f"OpenMM {openmm.__version__}, {simulation.platform} platform; "
         f"{simulation.force.transport} transport: {simulation.force.why}",
     ]

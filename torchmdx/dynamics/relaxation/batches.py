@@ -10,9 +10,11 @@ from typing import Any
 from torchmdx.dynamics.relaxation.endings import failed, relaxed, searchable
 from torchmdx.dynamics.relaxation.evaluations import Evaluations
 from torchmdx.dynamics.relaxation.fire import RUNNING, Fire, FireSettings
+from torchmdx.dynamics.relaxation.lbfgs import Lbfgs
 from torchmdx.dynamics.relaxation.memory import most_atoms
 from torchmdx.dynamics.relaxation.slots import Slots
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
+from torchmdx.models.digest import origin_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.capacity import CapacityError
@@ -52,6 +54,7 @@ class RelaxationBatches:
     ) -> None:
         self.potential, self.settings, self.precision, self.mode = potential, settings, precision, mode
         self.queue, self.stop, self.kind = deque(tasks), stop, potential.device.type
+        self.origin = origin_of(potential)
         self.wanted = batch_atoms or BATCH_ATOMS[self.kind]
         self.num_steps = self.num_batches = self.num_swaps = 0
         self.report = report
@@ -107,7 +110,8 @@ class RelaxationBatches:
         num_atoms = padded_atoms(total if total < self.wanted else max(self.wanted, largest))
         num_slots = min(len(tasks), num_atoms // min(sizes), max(1, MOST_ROWS * num_atoms // largest))
         self._evaluations = None  # frees its memory first
-        fire = Fire(num_atoms, num_slots + 1, largest, self.potential.device, self.settings)
+        kind = Lbfgs if self.settings.optimizer == "lbfgs" else Fire
+        fire = kind(num_atoms, num_slots + 1, largest, self.potential.device, self.settings)
         slots = Slots(num_atoms, num_slots, fire, self.potential.cutoff)
         slots.take(tasks)
         self._slots, self.queue, self._current = slots, tasks, False
@@ -137,7 +141,7 @@ class RelaxationBatches:
         found = slots.pop_finished()
         self._current = False
         for slot, first, task in found:
-            yield relaxed(task, self.settings, results, slot, first)
+            yield relaxed(task, self.settings, results, slot, first, self.origin)
 
     def _divide(self, error: Exception) -> Iterator[Relaxed]:
         """After a batch did not fit: fails structures that do not fit alone, or goes on with half as many atoms."""

@@ -20,6 +20,7 @@ from torchmdx.dynamics.relaxation.fire import (
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed
 from torchmdx.evaluation.derivatives import SAME_PLACE, AtomsTogether
 from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.origin import Origin
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.capacity import CapacityError
 from torchmdx.neighbors.search import EdgeSearch
@@ -29,14 +30,17 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
-def relaxed(task: RelaxationTask, settings: FireSettings, results: dict[str, Any], slot: int, first: int) -> Relaxed:
+def relaxed(
+    task: RelaxationTask, settings: FireSettings, results: dict[str, Any], slot: int, first: int, origin: Origin
+) -> Relaxed:
     """The result of a stored task. results: of the whole batch; slot, first: where the task is in them."""
     values, status = task.values, int(task.values["status"])
     atoms = task.atoms.copy()
-    atoms.set_cell(values["cell"], scale_atoms=False)
+    cell = np.where(settings.space.fixed(atoms.pbc)[:, None], atoms.cell.array, values["cell"])  # without rounding
+    atoms.set_cell(cell, scale_atoms=False)
     atoms.set_positions(values["positions"], apply_constraint=False)
     if status != NOT_FINITE:
-        _attach(atoms, float(values["energy"]), results, slot, first)
+        _attach(atoms, float(values["energy"]), results, slot, first, origin)
     reason = None if status == CONVERGED else _reason(atoms, values, status, settings)
     return Relaxed(task.index, atoms, reason, int(values["steps"]), float(values["fmax"]))
 
@@ -46,14 +50,18 @@ def failed(index: int, atoms: Atoms, reason: str) -> Relaxed:
     return Relaxed(index, atoms.copy(), reason)
 
 
-def _attach(atoms: Atoms, energy: float, results: dict[str, Any], slot: int, first: int) -> None:
+def _attach(atoms: Atoms, energy: float, results: dict[str, Any], slot: int, first: int, origin: Origin) -> None:
     from ase.calculators.singlepoint import SinglePointCalculator
     from ase.stress import full_3x3_to_voigt_6_stress
 
-    found: dict[str, Any] = {"energy": energy, "forces": results["forces"][first : first + len(atoms)].copy()}
-    if "stress" in results:
+    forces = results["forces"][first : first + len(atoms)].copy()
+    found: dict[str, Any] = {"energy": energy, "free_energy": energy, "forces": forces}
+    if "stress" in results and atoms.pbc.any() and atoms.cell.rank == 3:
         found["stress"] = full_3x3_to_voigt_6_stress(results["stress"][slot])
+    atoms.info |= origin.info
     atoms.calc = SinglePointCalculator(atoms, **found)
+    atoms.calc.name = "torchmdx"
+    atoms.calc.parameters.update(origin.info)
 
 
 def _reason(atoms: Atoms, values: dict[str, Any], status: int, settings: FireSettings) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchmdx.dynamics.relaxation.fire import Fire
+from torchmdx.dynamics.relaxation.fire import Fire, FireSettings
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.device_guard import methods_on_own_device
@@ -14,6 +14,11 @@ from torchmdx.step.change import gave_up
 from torchmdx.step.graph import Graph
 from torchmdx.step.results import NonFiniteError
 from torchmdx.structures.system import Batch
+
+
+def stress_needed(batch: Batch, settings: FireSettings) -> bool:
+    """For cells that move, and among the results of all periodic structures."""
+    return settings.cell or bool(batch.pbc.any())
 
 
 @methods_on_own_device("__init__", "run")
@@ -27,7 +32,8 @@ class Evaluations:
 
     def __init__(self, potential: Potential | Ensemble, batch: Batch, fire: Fire, precision: str, mode: str) -> None:
         self.fire, self.device = fire, potential.device
-        self.step = CapturedStep(potential, batch, mode=mode, stress=fire.settings.cell, precision=precision)
+        stress = stress_needed(batch, fire.settings)
+        self.step = CapturedStep(potential, batch, mode=mode, stress=stress, precision=precision)
         self._seen = torch.zeros(NUM_FLAGS, dtype=torch.int64, device=fire.device)
         self._update: Graph | None = None
         self.num_replayed = 0

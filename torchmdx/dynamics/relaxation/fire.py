@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.dynamics.relaxation.cell_space import ANY_STRAIN, CellSpace
+
 # As in ASE.
 START_DT, MOST_DT, MORE_DT, LESS_DT = 0.1, 1.0, 1.1, 0.5
 START_MIXING, LESS_MIXING = 0.1, 0.99
@@ -23,19 +25,27 @@ MOST_STRAIN = 0.04  # of one step
 MOST_TRAVEL = 20.0  # Å, of an atom, relative to the cell
 MOST_VOLUME_RATIO = 5.0
 
+OPTIMIZERS = ("lbfgs", "fire")
 RUNNING, CONVERGED, OUT_OF_STEPS, NOT_FINITE, TOO_FAR, CELL_LOST, EMPTY = range(7)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FireSettings:
-    """fmax: eV/Å, and eV for the cell. steps: at most. cell: whether cells move. pressure: external, eV/Å³."""
+    """fmax: eV/Å, and eV for the cell. steps: at most. cell: whether cells move. pressure: external, eV/Å³.
+
+    optimizer: "lbfgs" or "fire". space: how cells may move.
+    """
 
     fmax: float = 0.01
     steps: int = 500
     cell: bool = False
     pressure: float = 0.0
+    optimizer: str = "lbfgs"
+    space: CellSpace = ANY_STRAIN
 
     def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
         if not 0 < self.fmax < math.inf:
             raise ValueError(f"fmax must be > 0 eV/Å, got {self.fmax}")
         if self.steps < 1:
@@ -44,20 +54,24 @@ class FireSettings:
             raise ValueError(f"pressure must be finite, got {self.pressure}")
         if self.pressure and not self.cell:
             raise ValueError(f"a pressure needs cell=True, got pressure {self.pressure} alone")
+        if self.space and not self.cell:
+            raise ValueError(f"limits on the cell need cell=True, got {self.space} alone")
 
 
 class Fire:
     """The state of N atoms in S systems, in float64 buffers of fixed addresses, so that an update can be captured.
 
     Of each atom: positions, velocities, travel [N,3] and free [N,3] bool. Of each system: cell, cell_velocity [S,3,3],
-    dt, mixing, downhill, steps, status, energy, fmax, start_volume, count [S]. system_index [N]; rows [S,M]: the atoms
+    cell_space [S,9,9], the projector onto strains that are allowed; dt, mixing, downhill, steps, status, energy, fmax,
+    start_volume, count [S]. system_index [N]; rows [S,M]: the atoms
     of each system, filled up with N.
     """
 
-    OF_ATOMS = ("positions", "velocities", "travel", "free")
-    OF_SYSTEMS = (
+    RUNNING = RUNNING
+    OF_ATOMS: tuple[str, ...] = ("positions", "velocities", "travel", "free")
+    OF_SYSTEMS: tuple[str, ...] = (
         "cell", "cell_velocity", "dt", "mixing", "downhill", "steps", "status", "energy", "fmax", "start_volume",
-        "count",
+        "count", "cell_space",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +89,7 @@ class Fire:
         self.dt, self.mixing, self.energy, self.fmax = (zeros(num_systems) for _ in range(4))
         self.start_volume, self.count = zeros(num_systems), zeros(num_systems)
         self.downhill, self.steps, self.status = (zeros(num_systems, dtype=torch.int64) for _ in range(3))
+        self.cell_space = zeros(num_systems, 9, 9)
         self._eye = torch.eye(3, dtype=torch.float64, device=device)
         self._no_row = zeros(1, 3)
 
@@ -92,23 +107,33 @@ class Fire:
         forces = torch.where(self.free, forces, 0.0)
         pull = self._pull(stress)
         self._judge(energy, forces, pull)
+        step, strain, velocities, cell_velocity = self._propose(forces, pull)
+        limit = self._limit()
+        longest = torch.maximum(self._longest(step), self._longest_strain(strain))
+        factor = limit / torch.maximum(longest, limit)
+        step, strain = step * factor[self.system_index, None], strain * factor[:, None, None]
+        self._move(step, strain, velocities, cell_velocity)
+
+    def _limit(self) -> Tensor:
+        """The longest step [S], Å, of an atom, or of the row of a cell's coordinates."""
+        return torch.full_like(self.dt, MOST_STEP)
+
+    def _propose(self, forces: Tensor, pull: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Displacements [N,3] and strains [S,3,3] before any limit, and the new velocities."""
         keep, push = self._mix(forces, pull)
         index = self.system_index
         velocities = keep[index, None] * self.velocities + push[index, None] * forces
         cell_velocity = keep[:, None, None] * self.cell_velocity + push[:, None, None] * pull
-        step = self.dt[index, None] * velocities
         strain = self.dt[:, None, None] * cell_velocity / self.count.clamp(min=1)[:, None, None]
-        longest = torch.maximum(self._longest(step), self._longest_strain(strain)).clamp(min=MOST_STEP)
-        factor = MOST_STEP / longest
-        step, strain = step * factor[index, None], strain * factor[:, None, None]
-        self._move(step, strain, velocities, cell_velocity)
+        return self.dt[index, None] * velocities, strain, velocities, cell_velocity
 
     def _pull(self, stress: Tensor | None) -> Tensor:
         """The generalized forces [S,3,3] on cells, eV; zero for cells that do not move."""
         if stress is None or not self.settings.cell:
             return torch.zeros_like(self.cell)
         total = (stress + stress.transpose(1, 2)) / 2 + self.settings.pressure * self._eye
-        return -total * (volumes(self.cell) / self.count.clamp(min=1))[:, None, None]
+        allowed = (self.cell_space * total.reshape(-1, 1, 9)).sum(-1).reshape(total.shape)
+        return -allowed * (volumes(self.cell) / self.count.clamp(min=1))[:, None, None]
 
     def _judge(self, energy: Tensor, forces: Tensor, pull: Tensor) -> None:
         """Sets energy, largest force and status of the systems that are running."""
@@ -141,6 +166,9 @@ class Fire:
     def _move(self, step: Tensor, strain: Tensor, velocities: Tensor, cell_velocity: Tensor) -> None:
         """Moves the running systems, except those that would leave the limits, which end."""
         deformation = self._eye + strain
+        if self.settings.space.constant_volume:  # the exponential, whose determinant is that of the trace
+            square = _product(strain, strain)
+            deformation = deformation + square / 2 + _product(square, strain) / 6 + _product(square, square) / 24
         cell = _product(self.cell, deformation)
         travel = self.travel + step
         ratio = volumes(cell) / self.start_volume.clamp(min=1e-300)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from torchmdx.dynamics.relaxation.evaluations import stress_needed
 from torchmdx.dynamics.relaxation.fire import FireSettings
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask
 from torchmdx.models.ensemble import Ensemble
@@ -28,7 +29,7 @@ def most_atoms(
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     batch = Batch.from_systems([task.system for task in probe])
-    step = CapturedStep(potential, batch, mode="eager", stress=settings.cell, precision=precision)
+    step = CapturedStep(potential, batch, mode="eager", stress=stress_needed(batch, settings), precision=precision)
     step(batch.positions, batch.cell)
     taken = torch.cuda.max_memory_allocated(device) - before
     del step

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potential
+from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, dtype_named, prepare_potential
 from torchmdx.dynamics.relaxation.batches import RelaxationBatches
+from torchmdx.dynamics.relaxation.cell_space import CellSpace
 from torchmdx.dynamics.relaxation.endings import failed
 from torchmdx.dynamics.relaxation.fire import FireSettings
 from torchmdx.dynamics.relaxation.tasks import RelaxationTask, Relaxed, groups_of, task_of
@@ -33,13 +34,18 @@ SHARP = 1e-3  # eV/Å: forces in float32 are not accurate enough below
 
 @isolated
 def relax(
-    structures: Iterable[Atoms],
+    structures: Atoms | Iterable[Atoms],
     potential: PotentialSource = None,
     *,
     fmax: float = 0.01,
     steps: int = 500,
     cell: bool = False,
     pressure: float = 0.0,
+    cell_mask: Sequence[bool] | None = None,
+    hydrostatic_strain: bool = False,
+    constant_volume: bool = False,
+    fixed_vectors: str = "",
+    optimizer: str = "lbfgs",
     charge: float | None = None,
     dtype: str | None = None,
     device: torch.device | str | None = None,
@@ -48,7 +54,7 @@ def relax(
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
 ) -> list[Relaxed]:
-    """Relaxes structures with FIRE, in batches; returns a `Relaxed` for each, in their order.
+    """Relaxes structures, or one, in batches; returns a `Relaxed` for each, in their order, in a list.
 
         for found in torchmdx.relax(many, "model.safetensors"):
             print(found.atoms.get_potential_energy() if found.converged else found.reason)
@@ -59,14 +65,25 @@ def relax(
 
     potential, charge: as for `Calculator`. fmax: converged if all forces are below, eV/Å, and with moving cells the
     derivative of the enthalpy with respect to strain, divided by the number of atoms, eV. steps: at most, of each.
-    cell: relax cells too. pressure: external, GPa. dtype: as for `Calculator`; None takes float32, float64 for an fmax
-    below 0.001 eV/Å. device, mode: as for `Calculator`. batch_atoms: atoms in a batch; None chooses by
-    device and memory. coulomb_cutoff, coulomb: as for `Calculator`.
+    optimizer: "lbfgs", which hands structures in trouble to FIRE for some steps, or "fire". cell: relax cells too.
+    A lattice vector along a direction that is not periodic stays as it is. cell_mask: strains that are free, xx, yy,
+    zz, yz, xz, xy; hydrostatic_strain, constant_volume: as for ASE's FrechetCellFilter; fixed_vectors: such as "c".
+    pressure: external, GPa. dtype: as for `Calculator`; None takes float32, float64 for an fmax below 0.001 eV/Å.
+    device, mode: as for `Calculator`. batch_atoms: atoms in a batch; None chooses by device and memory.
+    coulomb_cutoff, coulomb: as for `Calculator`.
     """
+    from ase import Atoms
+
+    space = CellSpace(
+        mask=None if cell_mask is None else tuple(cell_mask),
+        hydrostatic=hydrostatic_strain,
+        constant_volume=constant_volume,
+        fixed_vectors=fixed_vectors,
+    )
     found = relax_each(
-        structures,
+        [structures] if isinstance(structures, Atoms) else structures,
         potential,
-        FireSettings(fmax=fmax, steps=steps, cell=cell, pressure=pressure * GPA),
+        FireSettings(fmax=fmax, steps=steps, cell=cell, pressure=pressure * GPA, optimizer=optimizer, space=space),
         charge=charge,
         dtype=dtype,
         device=device,
@@ -98,9 +115,7 @@ def relax_each(
     stop: asked between two steps; once True, nothing more is yielded. report: takes lines on batches and memory.
     Raises as `relax`, before the first.
     """
-    dtype = dtype or default_dtype(settings.fmax)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    dtype = dtype_named(dtype or default_dtype(settings.fmax))
     if batch_atoms is not None and batch_atoms < 1:
         raise ValueError(f"batch_atoms must be >= 1, got {batch_atoms}")
     target = choose_device(device)

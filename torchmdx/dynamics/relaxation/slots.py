@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torchmdx.dynamics.relaxation.fire import EMPTY, RUNNING, Fire
-from torchmdx.dynamics.relaxation.tasks import RelaxationTask, as_tensors, empty_values
+from torchmdx.dynamics.relaxation.tasks import RelaxationTask
 from torchmdx.step.padding import padding_positions
 from torchmdx.structures.system import Batch
 
@@ -51,16 +51,25 @@ class Slots:
         counts = [task.num_atoms for task in tasks]
         missing = self.num_atoms - sum(counts)
         index = np.repeat(np.append(np.arange(len(tasks)), self.num_slots), [*counts, missing])
-        columns = {name: [task.values[name] for task in tasks] + [value] * empty for name, value in NONE.items()}
-        values = as_tensors(columns)
-        for name in Fire.OF_ATOMS:
-            rest = self._padding[:missing].numpy() if name == "positions" else np.zeros((missing, 3))
-            parts = [*(task.values[name] for task in tasks), rest.astype(bool) if name == "free" else rest]
-            values[name] = torch.from_numpy(np.concatenate(parts))
+        values = {name: self._of_systems(name, empty) for name in self.fire.OF_SYSTEMS}
+        for name in self.fire.OF_ATOMS:
+            buffer = getattr(self.fire, name)
+            shape, kind = tuple(buffer.shape[1:]), bool if name == "free" else np.float64
+            rest = self._padding[:missing].numpy() if name == "positions" else np.zeros((missing, *shape), kind)
+            parts = [task.values.get(name, np.zeros((task.num_atoms, *shape), kind)) for task in tasks]
+            values[name] = torch.from_numpy(np.concatenate([*parts, rest]))
         values["system_index"] = torch.from_numpy(index)
         values["rows"] = self._rows(counts)
         self.fire.load(values)
         return self._batch_of(values, missing)
+
+    def _of_systems(self, name: str, empty: int) -> torch.Tensor:
+        """A value of each slot; tasks that have not begun may lack it, which is zero then."""
+        buffer = getattr(self.fire, name)
+        none = np.zeros(tuple(buffer.shape[1:]))
+        filling = EMPTY if name == "status" else none
+        found = [task.values.get(name, none) for task in self.tasks]
+        return torch.from_numpy(np.asarray([*found, *[filling] * empty]))
 
     def _batch_of(self, values: dict[str, torch.Tensor], missing: int) -> Batch:
         systems = [task.system for task in self.tasks]
@@ -92,13 +101,13 @@ class Slots:
     def store(self) -> None:
         """Copies the state in the buffers of `fire` back into the tasks."""
         fire = self.fire
-        held = {name: getattr(fire, name).cpu().numpy() for name in (*Fire.OF_ATOMS, *Fire.OF_SYSTEMS)}
+        held = {name: getattr(fire, name).cpu().numpy() for name in (*fire.OF_ATOMS, *fire.OF_SYSTEMS)}
         first = 0
         for slot, task in enumerate(self.tasks):
             last = first + task.num_atoms
-            for name in Fire.OF_ATOMS:
+            for name in fire.OF_ATOMS:
                 task.values[name] = held[name][first:last].copy()
-            for name in Fire.OF_SYSTEMS:
+            for name in fire.OF_SYSTEMS:
                 task.values[name] = held[name][slot].copy()
             first = last
 
@@ -113,7 +122,3 @@ class Slots:
             first += task.num_atoms
         self.tasks = kept
         return found
-
-
-NONE = empty_values()
-assert NONE["status"] == EMPTY

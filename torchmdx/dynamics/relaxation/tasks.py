@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from torchmdx.dynamics.relaxation.fire import RUNNING, START_DT, START_MIXING, FireSettings
 from torchmdx.models.ensemble import Ensemble
@@ -41,7 +40,7 @@ class Relaxed:
 
 @dataclass(eq=False)
 class RelaxationTask:
-    """A structure on its way. values: its part of the buffers of `Fire`, by name, as NumPy arrays."""
+    """A structure on its way. values: its part of the buffers of `Fire`, by name, as NumPy arrays; zero without."""
 
     index: int
     atoms: Atoms
@@ -67,20 +66,17 @@ def task_of(
     count = system.num_atoms
     values = {
         "positions": system.positions.numpy().copy(),
-        "velocities": np.zeros((count, 3)),
-        "travel": np.zeros((count, 3)),
         "free": free,
         "cell": system.cell.numpy().copy(),
-        "cell_velocity": np.zeros((3, 3)),
         "dt": START_DT,
         "mixing": START_MIXING,
-        "downhill": 0,
-        "steps": 0,
         "status": RUNNING,
+        "steps": 0,
         "energy": 0.0,
         "fmax": 0.0,
         "start_volume": atoms.get_volume() if settings.cell else 0.0,
         "count": float(count),
+        **({"cell_space": settings.space.projector(atoms.cell.array, atoms.pbc)} if settings.cell else {}),
     }
     return RelaxationTask(index, atoms, system, values)
 
@@ -125,17 +121,3 @@ def groups_of(tasks: Sequence[RelaxationTask]) -> list[list[RelaxationTask]]:
         key = (bool(task.system.pbc.any()), task.system.partial_charges is not None)
         groups.setdefault(key, []).append(task)
     return [sorted(group, key=lambda task: -task.num_atoms) for group in groups.values()]
-
-
-def empty_values() -> dict[str, Any]:
-    """The part of an empty slot in the buffers of systems."""
-    from torchmdx.dynamics.relaxation.fire import EMPTY
-
-    names = ("dt", "mixing", "downhill", "steps", "energy", "fmax", "start_volume", "count")
-    zero = np.zeros((3, 3))
-    return {**dict.fromkeys(names, 0), "cell": zero, "cell_velocity": zero, "status": EMPTY}
-
-
-def as_tensors(columns: dict[str, list[Any]]) -> dict[str, torch.Tensor]:
-    """Lists of values for each slot, by name, as tensors."""
-    return {name: torch.from_numpy(np.asarray(values)) for name, values in columns.items()}

@@ -25,6 +25,7 @@ from torchmdx.dynamics.run.progress import SimulationProgress
 from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat
+from torchmdx.models.digest import origin_of
 from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
@@ -173,7 +174,8 @@ def _finish(options: argparse.Namespace, recording: Recording, moving: MovingStr
         with naming_writes(files.final()):
             write_final(files.final(), moving, dynamics.snapshot())
         written.append(files.final())
-    title = f"{Path(options.file).name}: {options.ensemble.upper()}, {dynamics.motion.timestep:g} fs"
+    origin, timestep = origin_of(dynamics.potential), f"{dynamics.motion.timestep:g} fs"
+    title = f"{Path(options.file).name}: {options.ensemble.upper()}, {timestep}; {origin}"
     if files.num_structures == 1:
         target = None if options.ensemble == "nve" else float(dynamics.motion.temperatures[0])
         numbers = moving.record.atoms.numbers
@@ -206,6 +208,7 @@ def _description(
             f"{record.charge_text}",
             f"{motion.integrator!r}, {target}{pressure}, {motion.timestep:g} fs{heavy}{replicas}; {num_steps:,} steps, "
             f"{length:g} ps; seed {motion.seeds[0]}",
+            f"potential {settings.potential}",
             f"{dynamics.device.type}: {dynamics.why}",
             f"velocities: {velocities}",
         ]

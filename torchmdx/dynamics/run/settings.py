@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torchmdx.dynamics.integrators import KINDS, Integrator, VelocityVerlet
 from torchmdx.dynamics.run.files import UNCERTAIN
 from torchmdx.dynamics.run.outputs import OutputSchedule
+from torchmdx.models.origin import Origin
 from torchmdx.structures.units import PICOSECOND
 
 BAROSTATS = ("isotropic", "anisotropic")
@@ -25,7 +26,7 @@ LARGEST_SEED = 2**32 - 1
 class PotentialSettings:
     """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
 
-    models: the file of a potential, or the files of an ensemble. max_force_spread: eV/Å, None for no limit.
+    models: the file or folder of a potential, or those of an ensemble. max_force_spread: eV/Å, None for no limit.
     coulomb_cutoff: Å, coulomb: None for those of the potential.
     """
 
@@ -45,13 +46,19 @@ class PotentialSettings:
     def potential(self) -> Path | list[Path]:
         return self.models[0] if len(self.models) == 1 else list(self.models)
 
+    @cached_property
+    def origins(self) -> list[Origin]:
+        """Names and hashes of the files or folders."""
+        from torchmdx.checkpoints.locate import origin_at
+
+        return [origin_at(path) for path in self.models]
+
     def digests(self) -> str:
-        """SHA-256 of the files."""
-        found = []
-        for path in self.models:
-            with path.open("rb") as file:
-                found.append(hashlib.file_digest(file, "sha256").hexdigest())
-        return " ".join(found)
+        """SHA-256 of the files, of a folder that of all its files."""
+        return " ".join(origin.sha256 for origin in self.origins)
+
+    def __str__(self) -> str:
+        return str(Origin.together(self.origins))
 
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> PotentialSettings:

@@ -5,7 +5,8 @@ The oracle is the reference model in float64 on the CPU. Errors are relative to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -95,17 +96,33 @@ def not_a_number(subject: Subject) -> float:
 
 
 def equal_bits(subject: Subject) -> float:
-    """The same input gives the same bits, from the same engine and from another, also after other positions."""
+    """The same input gives the same bits, from the same engine and from another, also after other positions.
+
+    If the engine has `deterministic = False`, with torch's deterministic algorithms.
+    """
     batch = subject.batch(subject.molecule, subject.crystal)
     edges = subject.edges(batch)
     engine = subject.engine(batch)
     engine.reserve(edges.capacity)
-    first = subject.run(batch, edges, engine)
-    subject.run(replace(batch, positions=batch.positions + 0.1), edges, engine)
-    for again in (subject.run(batch, edges, engine), subject.run(batch, edges)):
-        for name in ("energy", "energies", "forces"):
-            _require(torch.equal(getattr(again, name), getattr(first, name)), f"{name} must be equal bit for bit")
+    with _deterministic(not getattr(engine, "deterministic", True)):
+        first = subject.run(batch, edges, engine)
+        subject.run(replace(batch, positions=batch.positions + 0.1), edges, engine)
+        for again in (subject.run(batch, edges, engine), subject.run(batch, edges)):
+            for name in ("energy", "energies", "forces"):
+                _require(torch.equal(getattr(again, name), getattr(first, name)), f"{name} must be equal bit for bit")
     return 0.0
+
+
+@contextmanager
+def _deterministic(needed: bool) -> Iterator[None]:
+    """torch's deterministic algorithms, if they are needed."""
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if needed:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def energy_alone(subject: Subject) -> float:

@@ -42,7 +42,7 @@ def available() -> bool:
 
 
 def evaluate(
-    prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool
+    prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool = True, stress: bool = True
 ) -> PriorResult:
     """channels [N,M], float32: charges that the network predicts; pull is None for given charges."""
     config, predicted = prior.config, prior.config.charges == "predicted"

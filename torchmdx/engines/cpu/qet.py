@@ -1,6 +1,4 @@
-"""QET on the CPU: the features of its TensorNet in C, and equilibration, head and priors by autograd between the
-forward and the backward pass.
-"""
+"""QET on the CPU: features of its TensorNet in C; equilibration, head and priors by autograd between the passes."""
 
 from __future__ import annotations
 

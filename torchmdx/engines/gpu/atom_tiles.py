@@ -24,7 +24,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import triton
@@ -156,8 +156,8 @@ class TileChain(Chain):
         """
         given: dict[str, Any] = {key: None if value is None else value.data_ptr() for key, value in tensors.items()}
         if self.within is not None:
-            given["count"] = self.atoms(hops).data_ptr()
-            given["received"] = None if received is None else self.atoms(received).data_ptr()
+            given["count"] = cast(Tensor, self.atoms(hops)).data_ptr()
+            given["received"] = None if received is None else cast(Tensor, self.atoms(received)).data_ptr()
         for key, matrices in (("first", first), ("second", second)):
             if matrices is not None:
                 given |= {key: matrices[0].data_ptr(), f"{key}_unit": matrices[1]}

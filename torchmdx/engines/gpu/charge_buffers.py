@@ -37,10 +37,8 @@ class ChargeScratch:
     parts_sums: Tensor  # [S,parts,2,K] sums over parts of systems, float64
     z3: list[Tensor]  # [rows,3,C]
     z2: list[Tensor]  # [rows,2C], or the slopes of its activation; empty if it is evaluated again in the backward pass
-    z1: list[Tensor]  # [rows,C]; empty if z₁ lies in z₃ and is evaluated again in the backward pass
+    z1: list[Tensor]  # [rows,C]
     piece: Tensor | None  # [piece,2C] z₂ of some rows at a time
-    units: Tensor | None  # [rows,3,slices] exponents of the half-precision parts of the gradient in z₃
-    units2: Tensor | None  # [piece,2] the same of z₂
     read_norms: Tensor | None  # [N,3,C] norms of the readout, if `norms` is taken by the last charges
     reverse: Tensor | None  # [E] slot of the edge in the other direction, int32
     pull: Tensor | None  # [slices,E] a layer's part of `GradientScratch.pull`, which has one slice for few atoms
@@ -52,12 +50,11 @@ class ChargeScratch:
         charges: int,
         *,
         last_charges: bool,
-        two_maps: bool,
         edge_maps: bool,
         keeps_slopes: bool,
         piece: int,
     ) -> ChargeScratch:
-        """two_maps, keeps_slopes, piece: of `KernelPlan`.
+        """keeps_slopes, piece: of `KernelPlan`.
 
         edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
         """
@@ -65,7 +62,6 @@ class ChargeScratch:
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots
         keep = sizes.with_forces and keeps_slopes
         in_pieces = sizes.with_forces and not keep and not edge_maps
-        parts = in_pieces and two_maps
         slices = c // min(sizes.tiles.messages_gradient.slice, c)
         charged = range(layers + last_charges)
         own = charged if sizes.with_forces else range(1)
@@ -81,10 +77,8 @@ class ChargeScratch:
             parts_sums=new(systems, parts_of(n, systems), 2, k, dtype=torch.float64),
             z3=[new(rows, 3, c) for _ in filters],
             z2=[new(rows, 2 * c) for _ in filters] if keep else [],
-            z1=[] if keep and two_maps and not edge_maps else [new(rows, c) for _ in filters],
-            piece=new(min(rows, piece), 2 * c) if in_pieces or not two_maps else None,
-            units=new(rows, 3, slices) if parts else None,
-            units2=new(min(rows, piece), 2) if parts else None,
+            z1=[new(rows, c) for _ in filters],
+            piece=new(min(rows, piece), 2 * c) if in_pieces or not edge_maps else None,
             read_norms=new(n, 3, c) if last_charges else None,
             reverse=new(sizes.slots, dtype=torch.int32) if sizes.with_forces else None,
             pull=new(slices, sizes.slots) if sizes.with_forces and sizes.one_program_per_atom else None,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
 from torch import Tensor
 
@@ -152,14 +151,13 @@ class ChargedChain(EdgeNetworkChain):
         walk = t.messages_gradient.options(self.c)
         grid = (triton.cdiv(n, t.messages_gradient.rows) * len(g.pull),)
         edge_mlp.messages_gradient[grid](
-            y, gm, gy, q.z3[i], q.z3[i].view(torch.float16), g.pull if q.units is None else q.units, e.row_ptr,
-            e.source, reverse, b.knot, b.stretch, g.pull, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=first,
-            SPLIT=q.units is not None, **self.activation, **walk,
+            y, gm, gy, q.z3[i], e.row_ptr, e.source, reverse, b.knot, b.stretch, g.pull, n, e.capacity, self.cutoff,
+            CHANNELS=self.c, FIRST=first, **self.activation, **walk,
         )  # fmt: skip
         self._filters_gradient(i)
         edge_mlp.first_gradient[grid](
-            self._z1(i), q.shares, self.weights.layers[i].table, e.row_ptr, e.source, reverse, b.knot, b.place,
-            g.pull, n, e.capacity, CHANNELS=self.c, STRIDE=self._stride(), DEGREE=self.weights.degree, **walk,
+            self.q.z1[i], q.shares, self.weights.layers[i].table, e.row_ptr, e.source, reverse, b.knot, b.place,
+            g.pull, n, e.capacity, CHANNELS=self.c, STRIDE=self.c, DEGREE=self.weights.degree, **walk,
         )  # fmt: skip
         self._charges_gradient(i)
         self._multiply_parts(gy, self.split.mix_in_back[i], y)

@@ -2,7 +2,7 @@
 
 They replace `embed`, `layer`, `output_gradient` and `layer_gradient` of charged_rows.py on an H100 or H200, for the
 usual network (`serves.charged_clusters` of engines/plan), where forces are wanted and `FastTensorNet2.use_clusters` has
-been called; charged_maps.py replaces most others where edges are few. Blocks wait for those of their own cluster only.
+been called. Blocks wait for those of their own cluster only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu import charged_maps
 from torchmdx.engines.gpu import one_launch_weights as packing
-from torchmdx.engines.gpu.charged_maps import ChargedMaps
 from torchmdx.engines.gpu.one_launch import ARCHITECTURE, SOURCES, ClusterLauncher, OneLaunchStruct
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import (
@@ -66,10 +64,9 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
 
     Raises CompileError, CacheError or DriverError.
     """
-    main, header = (MAIN, [HEADER]) if name in NAMES else (charged_maps.MAIN, [])
-    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (*header, main)))
+    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (HEADER, MAIN)))
     files = {path.name: path.read_text() for path in paths}
-    code = cubin(main, files, ARCHITECTURE, dict(constants))
+    code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
     return ClusterKernel(
         code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=False
     )
@@ -132,7 +129,7 @@ def pack_vectors(w: ChargeWeights, first: Tensor) -> Tensor:
 class ChargedClusters:
     """The kernels with a model's weights, for one number of atoms and edge slots.
 
-    kernels: by name. plan: how atoms are divided. maps: whether they evaluate the network of edges too.
+    kernels: by name. plan: how atoms are divided.
     """
 
     def __init__(
@@ -142,15 +139,12 @@ class ChargedClusters:
         plan: AtomClusters,
         num_atoms: int,
         slots: int,
-        *,
-        maps: bool,
     ) -> None:
         assert model.row_weights is not None
         w, new = model.weights, model.weights.own.new_zeros
         charges = model.charged.equilibrations
         stages = range(len(w.layers) + 1)
         self.plan, self.kernels = plan, kernels
-        self.maps = ChargedMaps(model, kernels) if maps else None
         floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
         room = (MOST_SHARED_BYTES // 4 - floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
@@ -182,16 +176,14 @@ class ChargedClusters:
     @classmethod
     def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
         """The kernels for a model. Raises ValueError if its plan has none, and as `launcher` does."""
-        plan, maps = model.plan.clusters, model.plan.cluster_maps
+        plan = model.plan.clusters
         if (reason := serves.charged_clusters(model.config, model.machine)) is not None:
             raise ValueError(f"clusters of blocks do not serve this network: {reason}")
         if plan is None:
             raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
         constants = tuple(plan.constants.items())
         kernels = {name: launcher(model.device, name, constants) for name in NAMES}
-        if maps:
-            kernels |= {name: launcher(model.device, name, ()) for name in charged_maps.SHARED_BYTES}
-        return cls(model, kernels, plan, num_atoms, slots, maps=maps)
+        return cls(model, kernels, plan, num_atoms, slots)
 
     def launch(self, name: str, chain: ChargedRowChain, k: int = 0) -> None:
         """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last.

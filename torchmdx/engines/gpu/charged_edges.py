@@ -1,9 +1,7 @@
 """The network of every edge in the evaluation of a TensorNet2, forward and backward: see charged.py, edge_mlp.py.
 
 With `edge_maps`, on an H100 or H200, both maps are one kernel in each direction, and z₂ stands for the slopes of its
-activation; if these are not kept, the backward pass evaluates z₂ again.
-Else, with `two_maps`, they are one kernel of the forward pass. The backward pass evaluates z₁ again between them
-(first_values) or, if z₂ is evaluated again, is first_back → second_back. Else every map is a product of its own.
+activation; if these are not kept, the backward pass evaluates z₂ again. Else every map is a product of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
 from torch import Tensor
 
 from torchmdx.engines.gpu.many_atoms import Chain
-from torchmdx.engines.gpu.triton import charge_equilibration, edge_mlp, edge_mlp_backward, edge_mlp_forward
+from torchmdx.engines.gpu.triton import charge_equilibration, edge_mlp
 from torchmdx.engines.gpu.triton.tf32_product import Split
 
 if TYPE_CHECKING:
@@ -33,8 +30,7 @@ class EdgeNetworkChain(Chain):
         assert self.b.charged is not None
         self.q = self.b.charged
         self.charged = model.charged
-        self.two_maps = self.tiles.two_maps if model.plan.two_maps else None
-        self.edge_maps = model.edge_maps if model.plan.edge_maps or self.two_maps is not None else None
+        self.edge_maps = model.edge_maps if model.plan.edge_maps else None
         self.rows = self.n + max(self.edges.capacity, 1)
         self.last_charges = self.q.read_norms is not None
         self.pulled = False  # whether other energies depend on the charges
@@ -62,18 +58,8 @@ class EdgeNetworkChain(Chain):
         z1, z2, z3 = self._z(slot)
         self._first_values(i, slot)
         if self.edge_maps is not None:
-            assert z1 is not None
             self.edge_maps.forth(i, z1, z3, self.edges.row_ptr, z2)
             return
-        if self.two_maps is not None:
-            edge_mlp_forward.two_maps[(triton.cdiv(self.rows, self.two_maps.rows),)](
-                z3 if z1 is None else z1, w.middle_parts.big, w.middle_parts.small, w.middle_bias, w.last_parts.big,
-                w.last_parts.small, w.last_bias, z3 if z2 is None else z2, z3, self.edges.row_ptr, self.n,
-                w.middle_parts.unit, w.last_parts.unit, CHANNELS=self.c, STRIDE=self._stride(),
-                KEEP=z2 is not None, **self.activation, **self.two_maps.options(),
-            )  # fmt: skip
-            return
-        assert z1 is not None
         for start, acted in self._pieces():
             rows = slice(start, start + len(acted))
             self._forth(z1[rows], w.middle, w.middle_bias, None if z2 is None else z2[rows], acted, start)
@@ -83,22 +69,14 @@ class EdgeNetworkChain(Chain):
         b, q, own, e = self.b, self.q, self.weights.layers[i], self.edges
         edge_mlp.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
             q.shares, own.table, own.own, e.row_ptr, e.source, e.target, b.knot, b.place,
-            self._z1(slot), self.n, CHANNELS=self.c, STRIDE=self._stride(),
+            self.q.z1[slot], self.n, CHANNELS=self.c, STRIDE=self.c,
             DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
         )  # fmt: skip
 
-    def _z(self, slot: int) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """z₁, z₂ and z₃ of a layer; None for those without a buffer of their own."""
+    def _z(self, slot: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """z₁, z₂ and z₃ of a layer; None for z₂ without a buffer of its own."""
         q = self.q
-        return q.z1[slot] if q.z1 else None, q.z2[slot] if q.z2 else None, q.z3[slot]
-
-    def _z1(self, slot: int) -> Tensor:
-        """The buffer of z₁, which may be that of z₃."""
-        return self.q.z1[slot] if self.q.z1 else self.q.z3[slot]
-
-    def _stride(self) -> int:
-        """Distance of rows of z₁."""
-        return self.c if self.q.z1 else 3 * self.c
+        return q.z1[slot], q.z2[slot] if q.z2 else None, q.z3[slot]
 
     def _shares(self, i: int) -> None:
         """The shares of the charges before layer i in z₁ of its filters."""
@@ -109,46 +87,20 @@ class EdgeNetworkChain(Chain):
 
     def _filters_gradient(self, i: int) -> None:
         """Gradients in z₂ and z₁ from that in z₃, in place."""
-        w, units = self.charged.filters[i], self.q.units
+        w = self.charged.filters[i]
         z1, z2, z3 = self._z(i)
         if self.edge_maps is not None:
-            assert z1 is not None
             self.edge_maps.back(i, z1, z3, self.edges.row_ptr, z2)
             return
         if z2 is not None:
             self._back(z3, w.last_back, z2, 0)
-            if z1 is None:
-                if i + 1 < len(self.weights.layers):  # else they are those of this layer
-                    self._shares(i)
-                self._first_values(i, i)
-            self._back(z2, w.middle_back, z3.flatten(1) if z1 is None else z1, 0)
+            self._back(z2, w.middle_back, z1, 0)
             return
-        assert z1 is not None
         for start, piece in self._pieces():
             rows = slice(start, start + len(piece))
-            if units is not None:
-                self._parts_back(i, z1[rows], z3[rows], units[rows], piece, start)
-            else:
-                self._forth(z1[rows], w.middle, w.middle_bias, piece, None, start)
-                self._back(z3[rows], w.last_back, piece, start)
-                self._back(piece, w.middle_back, z1[rows], start)
-
-    def _parts_back(self, i: int, z1: Tensor, z3: Tensor, units: Tensor, room: Tensor, start: int) -> None:
-        """The same for some rows of a gradient in half-precision parts. room: scratch for the gradient in z₂."""
-        w, c, units2 = self.charged.filters[i], self.c, self.q.units2
-        middle, last, parts2 = w.middle_parts, w.last_parts, room.view(torch.float16)
-        assert self.two_maps is not None
-        assert units2 is not None
-        where, width = (self.edges.row_ptr, self.n, start, len(room)), c // units.shape[2]
-        options = self.two_maps.options_back(width) | dict(CHANNELS=c) | self.activation
-        blocks = triton.cdiv(len(room), self.two_maps.rows)
-        edge_mlp_backward.first_back[(2 * blocks,)](
-            z3.view(torch.float16), units, last.big, last.small, z1, middle.big, middle.small, w.middle_bias, parts2,
-            units2, *where, middle.unit, last.unit, SLICE=width, **options,
-        )  # fmt: skip
-        edge_mlp_backward.second_back[(blocks,)](
-            parts2, units2, middle.big, middle.small, z1, *where, middle.unit, **options
-        )
+            self._forth(z1[rows], w.middle, w.middle_bias, piece, None, start)
+            self._back(z3[rows], w.last_back, piece, start)
+            self._back(piece, w.middle_back, z1[rows], start)
 
     def _pieces(self) -> Iterator[tuple[int, Tensor]]:
         """(first row, scratch [rows,2C]) of every piece of the rows."""

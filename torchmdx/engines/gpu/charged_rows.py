@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from torchmdx.engines.gpu.charged_cluster import (
     ChargedClusters,
 )
 from torchmdx.engines.gpu.charged_edges import EdgeNetworkChain
-from torchmdx.engines.gpu.charged_maps import BACK, CHARGES_BACK, FORTH, MESSAGES_BACK, ChargedMaps
 from torchmdx.engines.gpu.few_atoms import RowChain
 from torchmdx.engines.gpu.triton import charge_equilibration, charged_atom, charged_atom_gradient, edge_mlp
 from torchmdx.engines.plan.launch_sizes import ProductBlock
@@ -44,7 +42,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         assert model.row_weights is not None
         self.own, self.model_clusters = model.row_weights, model.clusters
         self.clusters: ChargedClusters | None = None
-        self.edge_clusters: ChargedMaps | None = None
         self.total_charge, self.charge = self.charge, model.neutral
         self.tiles = replace(self.tiles, edge_product=EDGES)
         self.cutoff = model.table.stretch.cutoff
@@ -64,7 +61,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         if not self.n:
             return
         self.clusters = self.model_clusters if keep else None
-        self.edge_clusters = None if self.clusters is None else self.clusters.maps
         with beside(self.positions.device, OPPOSITE) as branch:
             reverse = self.q.reverse
             if keep and self.edge_maps is not None and reverse is not None:
@@ -109,10 +105,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         slot = i if self.sizes.with_forces else 0
         y, last = b.y[own], i == len(w.layers) - 1
         charges = not last or self.last_charges
-        if self.edge_clusters is not None:
-            self.edge_clusters.launch(FORTH, self, i)
-        else:
-            self._maps(i, slot, y, keep)
+        self._maps(i, slot, y, keep)
         if self.clusters is not None:
             self.clusters.launch(MIDDLE if not last else LAST if charges else LAYER, self, i + 1)
             self._equilibrate(i + 1)
@@ -194,14 +187,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _backward_layer(self, i: int, first: bool) -> None:
-        if self.edge_clusters is not None:
-            self.edge_clusters.launch(MESSAGES_BACK, self, i)
-            self.edge_clusters.launch(BACK, self, i)
-            self.edge_clusters.launch(CHARGES_BACK, self, i)
-        else:
-            self._messages_gradient(i)
-            self._maps_gradient(i)
-            self._charges_gradient(i, first)
+        self._messages_gradient(i)
+        self._maps_gradient(i)
+        self._charges_gradient(i, first)
         if self.clusters is not None:
             self.clusters.launch(MIDDLE_GRADIENT if i else GRADIENT, self, i)
         else:
@@ -214,9 +202,9 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         assert reverse is not None
         assert pulls is not None
         edge_mlp.messages_gradient[(n * len(pulls),)](
-            b.y[i], g.m[i], b.p, z3, z3.view(torch.float16), pulls, e.row_ptr, e.source, reverse, b.knot, b.stretch,
-            pulls, n, e.capacity, self.cutoff, CHANNELS=self.c, FIRST=True, SPLIT=False,
-            **self.activation, **self.tiles.messages_gradient.options(self.c),
+            b.y[i], g.m[i], b.p, z3, e.row_ptr, e.source, reverse, b.knot, b.stretch, pulls, n, e.capacity,
+            self.cutoff, CHANNELS=self.c, FIRST=True, **self.activation,
+            **self.tiles.messages_gradient.options(self.c),
         )  # fmt: skip
 
     def _charges_gradient(self, i: int, first: bool) -> None:
@@ -237,7 +225,6 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             self._multiply_parts(b.p, self.split.mix_in_back[i], g.d[i])
             return
         z1, z2, z3 = self._z(i)
-        assert z1 is not None
         assert z2 is not None
         width, inner = w.last_back.big.shape
         options, row = self.tiles.edge_product.options(inner, width), self._row

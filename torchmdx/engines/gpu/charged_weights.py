@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.cutoff_copies import CLUSTER, MAPS, TRITON, require_repeated
+from torchmdx.engines.cutoff_copies import CLUSTER, TRITON, require_repeated
 from torchmdx.engines.gpu.head_weights import padded
 from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 from torchmdx.engines.gpu.triton.tf32_product import Split
@@ -119,7 +119,7 @@ class ChargedWeights:
 
     @classmethod
     def pack(cls, network: TensorNet2, channels: int, precision: str) -> ChargedWeights:
-        require_repeated(float(network.config.cutoff), TRITON, CLUSTER, MAPS)
+        require_repeated(float(network.config.cutoff), TRITON, CLUSTER)
         count, width = network.config.num_charges, network.config.num_channels
         with torch.no_grad():
             return cls(

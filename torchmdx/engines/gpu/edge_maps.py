@@ -1,7 +1,7 @@
 """The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
 
-It does the work of edge_mlp_forward.py and edge_mlp_backward.py on an H100 or H200, for the usual network
-(`serves.edge_maps` of engines/plan).
+It evaluates both maps of an edge in one kernel on an H100 or H200, for the usual network (`serves.edge_maps` of
+engines/plan).
 A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the

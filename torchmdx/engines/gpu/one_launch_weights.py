@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def widened(w: Weights) -> Weights:
         )
         for layer in w.layers
     )
-    changed = {name: padded(getattr(w, name), *shape) for name, shape in shapes.items()}
+    changed: dict[str, Any] = {name: padded(getattr(w, name), *shape) for name, shape in shapes.items()}
     return replace(w, **changed, channels=c, hidden=h, layers=layers, head=_wide_head(w.head))
 
 

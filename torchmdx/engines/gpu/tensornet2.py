@@ -2,10 +2,9 @@
 
 As `FastTensorNet`, but filters depend on the charges of both atoms. The part of their network that depends on the
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
-(kernels/edge_mlp.py, and for many edges kernels/edge_mlp_forward.py). The backward pass reads the values z₃ before the
-last activation. For few rows it also reads z₂, and for many edges evaluates z₁ again; for more rows it reads z₁ and
-evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do this (edge_maps.py): without
-pieces, and with the slopes of z₂'s activation in place of z₂.
+(kernels/edge_mlp.py). The backward pass reads z₁ and the values z₃ before the last activation. For few rows it also
+reads z₂; for more rows it evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do this
+(edge_maps.py): without pieces, and with the slopes of z₂'s activation in place of z₂.
 
 Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200, clusters of
 blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`); with more edges,
@@ -70,7 +69,7 @@ class FastTensorNet2(FastTensorNet):
         self.edge_maps = self.edge_maps or EdgeMaps.made(self)
 
     def use_clusters(self) -> None:
-        """Makes `run` take the kernels of charged_cluster.py and charged_maps.py, in buffers of the last `allocate`.
+        """Makes `run` take the kernels of charged_cluster.py, in buffers of the last `allocate`.
 
         Raises ValueError if they do not serve this network, these buffers or this GPU; CompileError, CacheError or
         DriverError.
@@ -110,8 +109,7 @@ class FastTensorNet2(FastTensorNet):
             buffers.sizes,
             self.charged.charges,
             last_charges=self.last_charges,
-            two_maps=self.plan.two_maps,
-            edge_maps=(self.plan.edge_maps or self.plan.two_maps) and self.edge_maps is not None,
+            edge_maps=self.plan.edge_maps and self.edge_maps is not None,
             keeps_slopes=self.plan.keeps_slopes,
             piece=self.plan.piece,
         )

@@ -207,14 +207,14 @@ class _Priors:
             direct.run(self.batch, self.edges, charges, found, add=add)
             return
         predicted = prior.config.charges == "predicted"
-        channels = chain.channels() if predicted else charges[0][:, None]
-        vectors = self._vectors(prior, channels)
+        channels_of: Callable[[], Tensor] = chain.channels if predicted else lambda: charges[0][:, None]
+        vectors = self._vectors(prior, channels_of)
         if vectors.has_slabs:
             direct.run(self.batch, self.edges, charges, found, add=add)
-            self._in_torch(prior, channels, found, chain if predicted else None)
+            self._in_torch(prior, channels_of(), found, chain if predicted else None)
             return
         reciprocal = engine.reciprocal[prior]
-        with beside(channels.device, RECIPROCAL) as branch:
+        with beside(charges.device, RECIPROCAL) as branch:
             options = dict(forces=self.with_forces)
             branch.run(lambda: reciprocal.run(vectors, self.batch, charges, self.edges.overflow, **options))
             direct.run(self.batch, self.edges, charges, found, add=add)
@@ -222,12 +222,12 @@ class _Priors:
         if self.with_stress:
             self.virial = self.virial + reciprocal.virial()
 
-    def _vectors(self, prior: Coulomb, channels: Tensor) -> KVectors:
+    def _vectors(self, prior: Coulomb, channels_of: Callable[[], Tensor]) -> KVectors:
         """In a capture, the list that is there: kernels find out whether it fits."""
         kept = prior.kept
-        if kept is not None and kept.latest is not None and shapes_are_fixed(channels):
+        if kept is not None and kept.latest is not None and shapes_are_fixed(self.batch.positions):
             return kept.latest
-        return prior.vectors_for(self.batch, channels, self.edges.overflow)
+        return prior.vectors_for(self.batch, channels_of(), self.edges.overflow)
 
     def _in_torch(self, prior: Coulomb, channels: Tensor, found: Found, chain: Any) -> None:
         """The reciprocal sum of a batch with slabs, for which there are no kernels. chain: of predicted charges."""

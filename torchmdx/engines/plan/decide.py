@@ -244,6 +244,9 @@ def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
         name = f"prior {prior.name}"
         if prior not in others:
             stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
+            if isinstance(prior, CoulombConfig) and prior.sums_lattice:
+                runs = "Triton, a branch beside the pairs" if kernel == "Triton" else "torch, products of matrices"
+                stages.append(Stage("Ewald sum", runs, "of periodic systems, over the reciprocal lattice", autograd))
         elif branch:
             beside = "a branch beside the network"
             stages.append(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import SHARES, AtomClusters, ClusterNetwork
-from torchmdx.engines.plan.launch_sizes import FEW_CHARGED, TILE_ATOMS, Tiles, launch_sizes
+from torchmdx.engines.plan.launch_sizes import TILE_ATOMS, Tiles, launch_sizes
 from torchmdx.engines.plan.machine import Machine
 from torchmdx.engines.plan.padding import padded_charges, power_of_two
 from torchmdx.engines.plan.workload import Stage, Workload
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 ROWS, BLOCKS, LEAN = "rows", "blocks", "lean"
 # In which numbers atoms send each other tensors.
 SENT = {"half": "float16", "bfloat16": "bfloat16"}
-# Up to so many atoms one launch is faster than the chain (measured on an H200: 60 atoms, a fifth; 90 atoms are slower).
-MOST_ONE_LAUNCH = 60
-# Up to so many edge slots clusters serve the network of edges too: then all that have edges run at the same time. On an
-# H200 its kernels take 33 us with 440 slots; with 1,300 slots they take 79 us, more than those of charged_rows.py.
-MOST_MAP_SLOTS = 640
+# Up to so many atoms one launch is faster than the chain: with one layer, and with more. On an H100 90 atoms take
+# 65 instead of 82 us, and 97 instead of 114 us; 120 atoms take 80 instead of 92 us, and 133 instead of 129 us.
+MOST_ONE_LAUNCH, MOST_WITH_LAYERS = 120, 90
+# The same for few channels, which the chain has to itself while one launch pads them.
+MOST_OF_CHANNELS = {32: 30, 64: 60}
 # Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100, AceFF-2.0 with 120 atoms takes
 # 350 instead of 397 us, with 166 atoms and one program per atom 391 instead of 524 us; with 90 atoms there is no gain.
 FEWEST_MAP_ROWS = 2560
@@ -39,10 +39,9 @@ class KernelPlan:
 
     chain: ROWS, BLOCKS or LEAN. tiles: launch sizes. precision: of products with weights.
     sent: numbers in which atoms send each other tensors. by_elements: the embedding's sums, where few functions do.
-    one_launch, atom_tiles, edge_maps, cluster_maps: whether these kernels of CUDA C++ are used; clusters: how
-    charged_cluster.cu divides atoms.
-    two_maps: the network of edges in one kernel. keeps_slopes: z₂, or the slopes of its activation, is kept for the
-    backward pass; else it is evaluated again, `piece` rows at a time.
+    one_launch, atom_tiles, edge_maps: whether these kernels of CUDA C++ are used; clusters: how charged_cluster.cu
+    divides atoms. keeps_slopes: z₂, or the slopes of its activation, is kept for the backward pass; else it is
+    evaluated again, `piece` rows at a time.
     """
 
     chain: str
@@ -53,9 +52,7 @@ class KernelPlan:
     one_launch: bool = False
     atom_tiles: bool = False
     clusters: AtomClusters | None = None
-    cluster_maps: bool = False
     edge_maps: bool = False
-    two_maps: bool = False
     keeps_slopes: bool = False
     piece: int = 0
     stages: tuple[Stage, ...] = ()
@@ -117,14 +114,12 @@ def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: 
         tiles = replace(tiles, row=None)
     chain, stage = _chain(config, work, tiles, reason)
     clusters, within = _clusters(config, work, machine, chain)
-    cluster_maps = clusters is not None and work.slots <= MOST_MAP_SLOTS
-    two_maps = tiles.two_maps is not None and serves.half_parts(config, precision, machine) is None
     many = clusters is None and work.rows >= FEWEST_MAP_ROWS
-    maps = (two_maps or many) and serves.edge_maps(config, precision, machine) is None
+    maps = many and serves.edge_maps(config, precision, machine) is None
     keeps = work.forces and work.rows <= MOST_ROWS
     sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
-    edges = _edge_stage(config, work, precision, machine, chain, (cluster_maps, maps, two_maps), clusters is not None)
-    stages = [stage, *within, edges, *_kept(work, keeps, maps, cluster_maps)]
+    edges = _edge_stage(config, work, precision, machine, maps)
+    stages = [stage, *within, edges, *_kept(work, keeps, maps)]
     if chain != ROWS:
         stages.append(Stage("branches", "two streams", "opposite edges and readout need nothing else", "one stream"))
     return KernelPlan(
@@ -133,9 +128,7 @@ def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: 
         precision="float32" if chain == ROWS else precision,
         sent=sent,
         clusters=clusters,
-        cluster_maps=cluster_maps,
         edge_maps=maps,
-        two_maps=two_maps,
         keeps_slopes=keeps,
         piece=PIECE,
         stages=tuple(stages),
@@ -166,10 +159,11 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
         return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
     if not machine.clusters:
         return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
-    if not 0 < work.atoms <= MOST_ONE_LAUNCH:
-        return no(f"one launch is faster for 1 to {MOST_ONE_LAUNCH} atoms, got {work.atoms:,}")
     if (reason := serves.one_launch(config)) is not None:
         return no(reason)
+    limit = _most_in_one_launch(config)
+    if not 0 < work.atoms <= limit:
+        return no(f"one launch is faster for 1 to {limit} atoms, got {work.atoms:,}")
     if priors:
         return no("priors are evaluated between the forward and the backward pass")
     if not work.alone or work.domain:
@@ -181,6 +175,12 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
     if found is None:
         return no(f"one launch has no room for {work.atoms} atoms in {most} clusters")
     return True, Stage("few atoms", single, f"{found.clusters} clusters of {SHARES} blocks run together", several)
+
+
+def _most_in_one_launch(config: TensorNetConfig) -> int:
+    """Up to how many atoms one launch is faster."""
+    few = [most for channels, most in MOST_OF_CHANNELS.items() if config.num_channels <= channels]
+    return min([MOST_ONE_LAUNCH, MOST_ONE_LAUNCH if config.num_layers <= 1 else MOST_WITH_LAYERS, *few])
 
 
 def _atom_tiles(
@@ -257,39 +257,21 @@ def _clusters(
     return found, [Stage("within atoms", clustered, f"{found.clusters} clusters of {SHARES} blocks", plain)]
 
 
-def _edge_stage(
-    config: TensorNet2Config,
-    work: Workload,
-    precision: str,
-    machine: Machine,
-    chain: str,
-    taken: tuple[bool, bool, bool],
-    clustered: bool,
-) -> Stage:
-    """The network of edges. taken: by clusters, by warps that specialise, by one kernel of Triton."""
-    name, (cluster_maps, maps, two_maps) = "network of edges", taken
-    apart, together = "Triton, a launch for each map", "Triton, both maps in one kernel"
-    special = "CUDA C++, warps that specialise"
-    if cluster_maps:
-        return Stage(name, "CUDA C++, clusters of blocks", f"{work.slots:,} edges are few", apart)
+def _edge_stage(config: TensorNet2Config, work: Workload, precision: str, machine: Machine, maps: bool) -> Stage:
+    """The network of edges. maps: by warps that specialise."""
+    name, apart, special = "network of edges", "Triton, a launch for each map", "CUDA C++, warps that specialise"
     if maps:
-        return Stage(name, special, f"{work.atoms:,} atoms have many edges", together)
-    if two_maps:
-        return Stage(name, together, serves.edge_maps(config, precision, machine) or "", special)
-    if chain == ROWS:
-        few = f"clusters serve up to {MOST_MAP_SLOTS} edges, got {work.slots:,}"
-        why = few if clustered else f"up to {FEW_CHARGED} atoms a launch for each map fills the chip"
-        return Stage(name, apart, why, "CUDA C++, clusters of blocks")
-    reason = serves.half_parts(config, precision, machine)
-    return Stage(name, apart, reason or f"{work.atoms:,} atoms have few edges", together)
+        return Stage(name, special, f"{work.rows:,} atoms and edges are many", apart)
+    reason = serves.edge_maps(config, precision, machine)
+    return Stage(name, apart, reason or f"{work.rows:,} atoms and edges are few", special)
 
 
-def _kept(work: Workload, keeps: bool, maps: bool, cluster_maps: bool) -> list[Stage]:
+def _kept(work: Workload, keeps: bool, maps: bool) -> list[Stage]:
     """What the backward pass reads of the network of edges."""
     if not work.forces:
         return []
     name, kept = "hidden values", "slopes are kept" if maps else "kept"
-    if keeps or cluster_maps:
+    if keeps:
         return [Stage(name, kept, f"{work.rows:,} atoms and edges, of at most {MOST_ROWS:,}", "evaluated again")]
     again = "evaluated again" if maps else f"evaluated again, {PIECE:,} rows at a time"
     return [Stage(name, again, f"{work.rows:,} atoms and edges, of more than {MOST_ROWS:,}", kept)]

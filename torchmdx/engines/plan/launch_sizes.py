@@ -29,7 +29,7 @@ MANY_EDGE_ROWS = 32768
 # energies, a quarter faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
 FEW_CHARGED = 128
 # The same where kernels of CUDA C++ evaluate the network of edges, from which a program of one atom is then spared.
-FEW_WITH_MAPS = 192
+FEW_WITH_MAPS = 256
 
 
 @dataclass(frozen=True)
@@ -117,26 +117,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class TwoMaps:
-    """Two maps of `rows` edges per program and their gradient (edge_mlp_forward.py, edge_mlp_backward.py).
-
-    columns: of the result, at a time.
-    """
-
-    rows: int = 64
-    columns: int = 32
-    warps: int = 4
-    stages: int = 3
-
-    def options(self) -> dict[str, Any]:
-        return dict(ROWS=self.rows, COLUMNS=self.columns, STAGES=self.stages, num_warps=self.warps)
-
-    def options_back(self, slice_: int) -> dict[str, Any]:
-        """Launch options of the backward pass, for slices of so many channels."""
-        return dict(ROWS=self.rows, STEP=min(self.columns, slice_), STAGES=self.stages, num_warps=self.warps)
-
-
-@dataclass(frozen=True)
 class Tiles:
     """Launch sizes of all kernels, in groups that behave alike.
 
@@ -144,7 +124,6 @@ class Tiles:
     lean: the backward pass computes most tensors of atoms again, and networks of atoms take `piece` atoms at a time
         (0: all), so that an atom takes little more than half the memory (recompute.py).
     by_elements: if given, the embedding's sums are taken by elements where a structure has few.
-    two_maps: if given, edge_mlp_forward.py and edge_mlp_backward.py replace the products of edges where possible.
     """
 
     product: ProductBlock
@@ -155,7 +134,6 @@ class Tiles:
     by_elements: ByElements | None = None
     row: Row | None = None
     edge_product: ProductBlock = ProductBlock()
-    two_maps: TwoMaps | None = None
     lean: bool = False
     piece: int = 0
     head_warps: int = 2
@@ -223,7 +201,6 @@ def _charged_sizes(atoms: int, few: int) -> Tiles:
     return replace(
         tiles,
         edge_product=ProductBlock(128, 64, 32, 8) if many else ProductBlock(columns=32),
-        two_maps=TwoMaps() if many else None,
         messages=Walk(1, 256, 2, 1) if many else tiles.messages,
         messages_gradient=Walk(1, 64 if atoms < MORE_ATOMS else 128, 1, 1) if many else tiles.messages_gradient,
     )

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 HOPPER = (9, 0)  # compute capability of the H100 and H200, for which kernels of CUDA C++ are written
-# Major compute capabilities of cards on which a block can have 227 KiB of shared memory.
-MUCH_SHARED = (9, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +50,6 @@ class Machine:
     @property
     def is_hopper(self) -> bool:
         return self.is_gpu and self.capability == HOPPER
-
-    @property
-    def has_much_shared(self) -> bool:
-        """Whether a block can have 139 to 199 kB of shared memory. Triton's interpreter on the CPU has no limit."""
-        return not self.is_gpu or self.capability[0] in MUCH_SHARED
 
     def most_clusters(self, blocks: int) -> int:
         """How many clusters of so many blocks run at the same time; at most, where that is not known."""

@@ -23,7 +23,6 @@ ONE_LAUNCH_LAYERS = 3  # that one_launch.cu has room for
 # Clusters of 8 blocks that run at the same time on an H200; with more, some would wait.
 MOST_CHARGED_CLUSTERS = 15
 MOST_CHARGED_ATOMS = 4  # of each
-HALF_PART_CHANNELS = (32, 128)  # fewest and most of two maps in one kernel
 ROW_HEAD_CHANNELS = 8  # of all hidden layers of a head for which a program of one atom has memory, in units of C
 
 
@@ -66,24 +65,12 @@ def row_head(config: TensorNetConfig) -> str | None:
     return None
 
 
-def half_parts(config: TensorNetConfig, precision: str, machine: Machine) -> str | None:
-    """kernels/edge_mlp_forward.py: a program, with its 139 to 199 kB, has to fit into a multiprocessor."""
-    fewest, most = HALF_PART_CHANNELS
-    if precision not in ("float32", "half"):
-        return f"it needs the precision float32, got {precision}"
-    if not fewest <= (channels := power_of_two(config.num_channels)) <= most:
-        return f"it needs {fewest} to {most} channels, got {channels}"
-    if not machine.has_much_shared:
-        return f"it needs up to 199 kB of shared memory, got {machine.shared_bytes // 1024} KiB"
-    return None
-
-
 def edge_maps(config: TensorNetConfig, precision: str, machine: Machine) -> str | None:
     """kernels/edge_maps.cu."""
     if not machine.is_hopper:
         return f"they need a GPU of the architecture sm_90a, got {machine.name}"
     channels = power_of_two(config.num_channels)
-    if half_parts(config, precision, machine) is not None or channels != CHANNELS:
+    if precision != "float32" or channels != CHANNELS:
         return f"they need float32 and {CHANNELS} channels, got {precision} and {channels}"
     if config.activation not in SILU:
         return f"they need the activation silu, got {config.activation}"
@@ -91,7 +78,7 @@ def edge_maps(config: TensorNetConfig, precision: str, machine: Machine) -> str 
 
 
 def charged_clusters(config: TensorNet2Config, machine: Machine) -> str | None:
-    """kernels/charged_cluster.cu and charged_maps.cu."""
+    """kernels/charged_cluster.cu."""
     if not machine.is_hopper:
         return f"they need a GPU of the architecture sm_90, got {machine.name}"
     if config.num_channels != CHANNELS or not config.num_layers:

@@ -169,9 +169,10 @@ class Coulomb(Prior):
         split = self.splitting
         if split is None:
             return None
-        text = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {split.cutoff:g} Å, vectors up to "
+        pairs = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {round(split.cutoff, 2):g} Å"
         latest = None if self.kept is None else self.kept.latest
-        return f"{text}{split.longest:.2f} 1/Å" + ("" if latest is None else f", {latest.count:,} of them")
+        count = "" if latest is None else f", {latest.count:,} of them"
+        return f"{pairs}, vectors up to {split.longest:.2f} 1/Å{count}"
 
     def keep_lists(self) -> None:
         self.kept = KeptVectors()

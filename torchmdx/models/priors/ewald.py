@@ -29,7 +29,7 @@ from torchmdx.structures.cell import complete
 from torchmdx.structures.system import Batch
 
 DEFAULT_CUTOFF = 9.0  # Å, of the part over pairs, where nothing else is given
-SHORTEST, LONGEST = 7.0, 14.0  # Å, between which a step chooses it by size
+SHORTEST, LONGEST = 7.0, 12.0  # Å, between which a step chooses it by size
 VECTOR_COST = 0.12  # of the work for an atom and a vector, in that for an atom and a neighbour
 DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on its sixth root
 # By this fraction the cell may be stretched before vectors are chosen again, and by this one a slab may thicken.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,14 @@ class Record:
         return f"charge {self.charge:+g} ({self.charge_from})" if self.charge else f"charge 0 ({self.charge_from})"
 
 
-def read_records(path: str, index: str, charge: float | None = None) -> list[Record]:
+def read_records(path: str, index: str, charge: float | None = None, format: str | None = None) -> list[Record]:
     """The structures of a file at an index of ASE, such as "-1", "::10" or ":". charge: instead of the file's, e.
+
+    format: by ASE's name; None to tell from name and content.
 
     Raises FileNotFoundError or ValueError that name the file.
     """
-    found, numbers, count = _read(path, index)
+    found, numbers, count = _read(path, index, format)
     records = []
     for number, atoms in zip(numbers, found, strict=True):
         try:
@@ -68,9 +71,9 @@ def read_records(path: str, index: str, charge: float | None = None) -> list[Rec
     return records
 
 
-def read_record(path: str, index: str, charge: float | None = None) -> Record:
+def read_record(path: str, index: str, charge: float | None = None, format: str | None = None) -> Record:
     """The structure at an index. Raises as `read_records`, and ValueError for several or one without atoms."""
-    records = read_records(path, index, charge)
+    records = read_records(path, index, charge, format)
     _require_one([record.atoms for record in records], path, index)
     return records[0]
 
@@ -111,7 +114,7 @@ def own_frames(path: str | Path) -> list[Atoms] | None:
         raise ValueError(f"can't read {str(path)!r}: {error}") from error
 
 
-def _read(path: str, index: str) -> tuple[list[Atoms], list[int], int]:
+def _read(path: str, index: str, format: str | None = None) -> tuple[list[Atoms], list[int], int]:
     """Structures at an index, their numbers, and the number of structures in the file."""
     from ase.utils import string2index
 
@@ -123,8 +126,8 @@ def _read(path: str, index: str) -> tuple[list[Atoms], list[int], int]:
         wanted = None
     if not isinstance(wanted, int | slice):
         raise ValueError(f"--index must be a number or a slice such as ::10, got {index!r}")
-    frames = own_frames(path)
-    every: Sequence[Any] = _with_ase(path) if frames is None else frames
+    frames = own_frames(path) if format is None else None
+    every: Sequence[Any] = _with_ase(path, format) if frames is None else frames
     count = len(every)
     if not count:
         raise ValueError(f"{path!r} has no structures")
@@ -141,11 +144,17 @@ def _read(path: str, index: str) -> tuple[list[Atoms], list[int], int]:
         raise _unreadable(path, error) from error
 
 
-def _with_ase(path: str) -> Sequence[Any]:
+def _with_ase(path: str, format: str | None) -> Sequence[Any]:
     """The structures of a file in a format of ASE; those of .traj and XYZ files are read when needed."""
     import ase.io
+    from ase.io.formats import ioformats
 
+    if format is not None and (format not in ioformats or not ioformats[format].can_read):
+        near = difflib.get_close_matches(format, ioformats, 3) or ["extxyz", "cif", "vasp"]
+        raise ValueError(f"--format must be a format that ASE reads, such as {', '.join(near)}, got {format!r}")
     try:
+        if format is not None:
+            return list(ase.io.read(path, index=":", format=format))
         frames = frames_on_demand(path)
         return list(ase.io.read(path, index=":")) if frames is None else frames
     except CutShort:

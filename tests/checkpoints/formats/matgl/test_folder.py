@@ -71,7 +71,7 @@ def test_the_card_lists_the_elements_and_others_are_refused():
     assert potential.card.elements == (1, 3, 6, 8, 9, 11, 14, 15, 17, 26, 29)
     atoms = bulk("Al")
     atoms.calc = torchmdx.Calculator(potential, device="cpu")
-    with pytest.raises(ValueError, match=r"gauss was trained on H, Li, .* and knows nothing else, got Al \(atom 0\)"):
+    with pytest.raises(ValueError, match=r"gauss does not know Al \(atom 0\): it was trained on H, Li, "):
         atoms.get_potential_energy()
 
 

@@ -91,6 +91,24 @@ def test_sums_in_parts(monkeypatch, parts):
     assert abs(float((energies - wanted.energies).sum())) < 1e-5 * float(wanted.energies.abs().sum())
 
 
+@pytest.mark.parametrize("forces", [True, False])
+@pytest.mark.parametrize("pbcs", [[True], [True, False], [False, True]], ids=str)
+def test_products_of_many_atoms_and_vectors(monkeypatch, pbcs, forces):
+    monkeypatch.setattr(kernels, "MOST_FUSED", 0)
+    monkeypatch.setattr(kernels, "MOST_WAVES", 64 * 50)
+    prior, batch = prior_of(weights=(1.0, 0.5)), batch_of(*pbcs, atoms=50)
+    charges = charges_of(batch)
+    wanted = differentiate_reciprocal(prior, batch, charges.double(), flag(), stress=True)
+    energies, found, pull, virial, overflow = run(prior, batch, charges, forces=forces)
+    assert prior.kept.latest.count >= 64  # and the background
+    assert float((energies - wanted.energies).norm() / wanted.energies.norm()) < 1e-5
+    assert float((virial - wanted.virial).norm() / wanted.virial.norm()) < 1e-5
+    if forces:
+        assert float((found + wanted.slope).norm() / wanted.slope.norm()) < 2e-6
+        assert float((pull - wanted.pull).norm() / wanted.pull.norm()) < 2e-6
+    assert not overflow
+
+
 def test_energies_alone():
     prior, batch = prior_of(), batch_of(True)
     charges = charges_of(batch)

@@ -10,7 +10,7 @@ slots without an edge, and of edges beyond the cutoff, are undefined and never r
 
 | buffer | shape | holds |
 |---|---|---|
-| Z1 | [N+E,C] | z₁; its gradient in the backward pass. May be the first C columns of Z3, if z₁ is evaluated again |
+| Z1 | [N+E,C] | z₁; its gradient in the backward pass |
 | Z3 | [N+E,3,C] | z₃; its gradient in the backward pass |
 | SHARES | [N,2,C] | T and S; its gradient in the backward pass |
 """
@@ -27,7 +27,6 @@ from torchmdx.engines.gpu.triton.edge_walk import (
     read_edge,
     row_ends,
 )
-from torchmdx.engines.gpu.triton.fp16_product import row_parts
 from torchmdx.engines.gpu.triton.messages import store_product
 from torchmdx.engines.gpu.triton.nine import add9, between, dot_parts, load3, load9, scale_parts, store3, store9
 from torchmdx.engines.gpu.triton.tf32_product import product
@@ -173,42 +172,6 @@ def messages(
 
 
 @triton.jit
-def _store_parts(
-    x, PARTS, UNITS, row, part, mask, which: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr
-):  # fmt: skip
-    """x [rows,SLICE], a slice of one of three filters, as parts in the place of its floats."""
-    big, small, unit = row_parts(x)
-    out = PARTS + row[:, None] * (6 * CHANNELS) + (which * CHANNELS + part * SLICE) * 2 + tl.arange(0, SLICE)[None, :]
-    tl.store(out, big, mask=mask[:, None])
-    tl.store(out + SLICE, small, mask=mask[:, None])
-    tl.store(UNITS + row * (3 * CHANNELS // SLICE) + which * (CHANNELS // SLICE) + part, unit, mask=mask)
-
-
-@triton.jit
-def _store_edge_parts(
-    x, PARTS, UNITS, row, part, mask, which: tl.constexpr, CHANNELS: tl.constexpr, SLICE: tl.constexpr
-):  # fmt: skip
-    """As `_store_parts`, of x [atoms,edges,SLICE]."""
-    EDGES: tl.constexpr = x.shape[0] * x.shape[1]
-    flat = tl.reshape(x, (EDGES, SLICE))
-    _store_parts(
-        flat, PARTS, UNITS, tl.reshape(row, (EDGES,)), part, tl.reshape(mask, (EDGES,)), which, CHANNELS, SLICE
-    )
-
-
-@triton.jit
-def _store_gradient(
-    s, z, inside, PARTS, UNITS, row, part, within, which: tl.constexpr,
-    CHANNELS: tl.constexpr, SLICE: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
-    """The gradient in z₃ of one of three filters of edges, as parts if SPLIT, else in the place of z₃."""
-    if SPLIT:
-        _store_edge_parts(s, PARTS, UNITS, row, part, within, which, CHANNELS, SLICE)
-    else:
-        tl.store(z + which * CHANNELS, s, mask=inside)
-
-
-@triton.jit
 def _sum_edges(x):
     """Nine blocks [ROWS,DEPTH,C] summed over the edges of each row."""
     return (
@@ -219,17 +182,16 @@ def _sum_edges(x):
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def messages_gradient(
-    Y, GM, GY, Z3, PARTS, UNITS, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
+    Y, GM, GY, Z3, ROW_PTR, SOURCE, REVERSE, KNOT, STRETCH, PULL, num_atoms, capacity, cutoff,
     CHANNELS: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-    ACTIVATION: tl.constexpr, FIRST: tl.constexpr, SPLIT: tl.constexpr,
+    ACTIVATION: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """Adds Σ_j f_ji GM_j + f_ii GM_i to GY_i, and overwrites Z3 of every message from i with its gradient.
 
     The message from i to j uses the filter of the reverse edge, so each row of Z3 is read and written by one program,
     that of the source. PULL [slices,E], in the slot of the edge from j to i: the gradient in cut(r), converted to one
     in the table's variable, because both act along the edge.
-    FIRST: PULL is written, not added to. SPLIT: the gradient is written as parts in half precision (fp16_product.py),
-    those of a slice in the place of its floats, which PARTS points to as well; UNITS [N+E,3,slices].
+    FIRST: PULL is written, not added to.
     """
     SLICES: tl.constexpr = CHANNELS // SLICE
     part = tl.program_id(0) % SLICES
@@ -261,9 +223,9 @@ def messages_gradient(
         sent = _sum_edges(scale_parts(gm, f0 * cut2, f1 * cut2, f2 * cut2))
         a0, a1, a2, a3, a4, a5, a6, a7, a8 = add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), sent)
         s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
-        _store_gradient(s0 * cut2, z, inside, PARTS, UNITS, back, part, within, 0, CHANNELS, SLICE, SPLIT)
-        _store_gradient(s1 * cut2, z, inside, PARTS, UNITS, back, part, within, 1, CHANNELS, SLICE, SPLIT)
-        _store_gradient(s2 * cut2, z, inside, PARTS, UNITS, back, part, within, 2, CHANNELS, SLICE, SPLIT)
+        tl.store(z, s0 * cut2, mask=inside)
+        tl.store(z + 1 * CHANNELS, s1 * cut2, mask=inside)
+        tl.store(z + 2 * CHANNELS, s2 * cut2, mask=inside)
         per_place = tl.load(STRETCH + e.to(tl.int64) * 2, mask=within, other=1.0)
         total = tl.sum(pull, 2) * dcut / per_place
         if not FIRST:
@@ -274,13 +236,7 @@ def messages_gradient(
     z0, z1, z2 = load3(z, valid, CHANNELS)
     s0, s1, s2 = dot_parts(y, gm)
     s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
-    if SPLIT:
-        there = row < num_atoms
-        _store_parts(s0, PARTS, UNITS, row.to(tl.int64), part, there, 0, CHANNELS, SLICE)
-        _store_parts(s1, PARTS, UNITS, row.to(tl.int64), part, there, 1, CHANNELS, SLICE)
-        _store_parts(s2, PARTS, UNITS, row.to(tl.int64), part, there, 2, CHANNELS, SLICE)
-    else:
-        store3(z, (s0, s1, s2), valid, CHANNELS)
+    store3(z, (s0, s1, s2), valid, CHANNELS)
     own = scale_parts(gm, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
     gy = add9(load9(GY + at, valid, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
     store9(GY + at, gy, valid, CHANNELS)

@@ -46,15 +46,6 @@ def row_unit(largest):
 
 
 @triton.jit
-def row_parts(x):
-    """(big, small, unit [rows]): x = unit · (big + small), a power of two for each row."""
-    scale, unit = row_unit(tl.max(tl.abs(x), 1))
-    scaled = x * scale[:, None]
-    big = scaled.to(tl.float16)
-    return big, (scaled - big.to(tl.float32)).to(tl.float16), unit
-
-
-@triton.jit
 def parts_product(big, small, w, w_small):
     """(big + small) (w + w_small) without the product of the two small ones, which is below float32's last bit."""
     total = tl.dot(small, w)

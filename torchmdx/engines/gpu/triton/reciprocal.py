@@ -1,4 +1,7 @@
-"""The sum of an Ewald sum over the reciprocal lattice with its derivatives, without storing a phase.
+"""The sum of an Ewald sum over the reciprocal lattice with its derivatives.
+
+For few atoms and vectors no phase is stored. For many, waves are stored for a part of the vectors at a time, and the
+products are those of cuBLAS, which is faster there.
 
 For bulk systems in steps that need no further derivatives; engines/reciprocal.py has the formulas in torch. Phases are
 products of whole numbers: fractional coordinates in units of 2⁻³² turns, whose overflow leaves out whole turns. Sums
@@ -9,7 +12,7 @@ have a fixed order, and nothing synchronises with the host.
 | X, CELL | [N,3], [S,3,3] | coordinates and cells, float32 or float64 |
 | PLACE | [N,3] | fractional coordinates in 2⁻³² turns, int32 |
 | DUAL, VOLUME | [S,3,3], [S] | rows of the reciprocal lattices, without 2π; float64 |
-| INDEX | [S,K,3] | vectors in units of the reciprocal lattice, int32; the first is zero and stands for the background |
+| INDEX | [S,K,3] | vectors in units of the reciprocal lattice, int32; the first is zero: the background |
 | Q | [M/WIDE,N,WIDE] | charges, as for coulomb.py |
 | FACTORS | [PARTS,S,2,K,CHANNELS] | parts of the structure factors, real and imaginary |
 | WAVES | [S,2,K,CHANNELS] | structure factors times amplitudes |
@@ -30,6 +33,7 @@ from torch import Tensor
 
 from torchmdx.engines.gpu.triton.coulomb import FEWEST, put
 from torchmdx.models.priors.ewald import KVectors, inverse
+from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ TURN = tl.constexpr(2 * math.pi / 2**32)
 TWO_PI, ROOT_TWO = tl.constexpr(2 * math.pi), tl.constexpr(math.sqrt(2))
 VECTORS, ATOMS = 64, 32  # of a tile
 FEW_VECTORS = 16  # of a program that reads every part of their structure factors
+MOST_FUSED = 2_000_000  # atoms times vectors, beyond which products of cuBLAS are faster
+MOST_WAVES = 32_000_000  # atoms times vectors that are stored at a time
 PROGRAMS = 512  # that a card is to have, at least
 MOST_PARTS = 16
 
@@ -130,6 +136,20 @@ def _phases(INDEX, PLACE, k, kept, i, there):
     turns = tl.add(turns, _whole(n2, f2), sanitize_overflow=False)
     angle = turns.to(tl.float32) * TURN
     return tl.cos(angle), tl.sin(angle)
+
+
+@triton.jit(do_not_specialize=["num_atoms", "first", "end", "width"])
+def waves(
+    PLACE, INDEX, COSINES, SINES, num_atoms, first, end, width, VECTORS: tl.constexpr, ATOMS: tl.constexpr
+):  # fmt: skip
+    """cos and sin of k · r [N,width], of the vectors from `first` to `end` of a single system."""
+    i = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
+    k = tl.program_id(1) * VECTORS + tl.arange(0, VECTORS)
+    there, kept = i < num_atoms, first + k < end
+    c, d = _phases(INDEX, PLACE, (first + k)[None, :], kept[None, :], i[:, None], there[:, None])
+    at = i.to(tl.int64)[:, None] * width + k[None, :]
+    tl.store(COSINES + at, c, mask=there[:, None] & kept[None, :])
+    tl.store(SINES + at, d, mask=there[:, None] & kept[None, :])
 
 
 @triton.jit(do_not_specialize=["num_vectors", "num_systems", "apart"])
@@ -333,6 +353,9 @@ class DirectReciprocal:
         )
         place = empty(n, 3, dtype=torch.int32)
         places[(triton.cdiv(n, 128),)](batch.positions, batch.system_index, dual, place, n, ROWS=128)
+        if len(kept.periodic) == 1 and n * count > MOST_FUSED:
+            self._by_products(place, dual, volume, batch.system_index, charges)
+            return
         bounds = torch.searchsorted(batch.system_index, self.ends, out_int32=True)
         number, apart = len(kept.periodic), charges.stride(0)
         blocks, parts = triton.cdiv(count, VECTORS), self._parts(triton.cdiv(count, VECTORS) * number, n // ATOMS)
@@ -355,6 +378,45 @@ class DirectReciprocal:
             place, kept.index, self.vector, waves, charges, self.weights, bounds, kept.periodic, *self.found, n, count,
             apart, **self.channels, **self.wide, VECTORS=VECTORS, ATOMS=ATOMS, PARTS=parts, FORCES=forces,
         )  # fmt: skip
+
+    @isolated
+    def _by_products(
+        self, place: Tensor, duals: Tensor, volumes: Tensor, system_index: Tensor, charges: Tensor
+    ) -> None:
+        """The sums of a single periodic system of many atoms and vectors; other atoms have no charges here."""
+        (s,), n = self.kept.vectors.periodic, len(place)
+        index, dual, volume = self.kept.index[s], duals[s], volumes[s]
+        q = charges.transpose(0, 1).reshape(n, -1).contiguous() if charges.dim() == 3 else charges.T.contiguous()
+        if len(duals) > 1:
+            q = torch.where((system_index == s)[:, None], q, 0.0)
+        weighted, channels = q * self.weights, q.shape[1]
+        k = 2 * math.pi * (index.to(dual.dtype) @ dual)
+        square = (k**2).sum(-1)
+        used = square > 0
+        square = torch.where(used, square, 1.0)
+        amplitude = 8 * math.pi / volume * torch.exp(-square / (4 * self.splitting.alpha**2)) / square
+        amplitude = torch.where(used, amplitude, 0.0)
+        amplitude[0] = -self.splitting.background / volume
+        fields, slope, powers = q.new_zeros(1, n, self.channels["CHANNELS"]), q.new_zeros(1, n, 3), []
+        field, narrow = q.new_zeros(n, channels), k.to(q.dtype)
+        step = max(VECTORS, MOST_WAVES // n // VECTORS * VECTORS)
+        for first in range(0, len(index), step):
+            end = min(first + step, len(index))
+            cosines, sines = q.new_empty(2, n, end - first)
+            grid = (triton.cdiv(n, ATOMS), triton.cdiv(end - first, VECTORS))
+            waves[grid](place, index, cosines, sines, n, first, end, end - first, VECTORS=VECTORS, ATOMS=ATOMS)
+            real, imaginary = cosines.T @ q, sines.T @ q
+            factor = amplitude[first:end, None]
+            powers.append(factor[:, 0] * ((real**2 + imaginary**2) @ self.weights).to(factor.dtype))
+            real, imaginary = factor.to(q.dtype) * real, factor.to(q.dtype) * imaginary
+            field.addmm_(cosines, real).addmm_(sines, imaginary)
+            if self.with_forces:
+                along = (weighted @ imaginary.T).mul_(cosines).addcmul_(weighted @ real.T, sines, value=-1)
+                slope[0].addmm_(along, narrow[first:end])
+        fields[0, :, :channels] = field
+        self.found, self.parts = (fields, slope), 1
+        self.vector, self.power = k.new_zeros(len(duals), *k.shape), k.new_zeros(len(duals), len(k))
+        self.vector[s], self.power[s] = k, torch.cat(powers)
 
     def add(self, batch: Batch, charges: Tensor, out: Found) -> None:
         """Adds the results of `run` to energies, and with forces to forces and derivatives in charges."""
