@@ -31,23 +31,18 @@ def assert_agrees(potential, batch, *, of_system=0, **options):
     assert (found.virial[of_system] - strain).norm() < 3e-5 * strain.norm()
 
 
-SETTINGS = [
-    dict(num_layers=1),
-    dict(num_layers=2, group="SO(3)", num_charges=5),
-    dict(num_layers=0),
-    dict(num_layers=2 if INTERPRETED else 3, num_channels=24, radial_basis="gauss", charge_slack=1e-3),
-    dict(num_layers=1, activation="sigmoid", num_charges=40, num_head_layers=1),
-]
+SETTINGS = {
+    "one layer": dict(num_layers=1),
+    "SO(3)": dict(num_layers=2, group="SO(3)", num_charges=5),
+    "no layers": dict(num_layers=0),
+    "gauss": dict(num_layers=2 if INTERPRETED else 3, num_channels=24, radial_basis="gauss", charge_slack=1e-3),
+    "many charges": dict(num_layers=1, activation="sigmoid", num_charges=40, num_head_layers=1),
+}
 
 
-@pytest.mark.nightly_for(
-    "{'num_layers': 3, 'num_channels': 24, 'radial_basis': 'gauss', 'charge_slack': 0.001}",
-    "{'num_layers': 1}",
-    "{'num_layers': 1, 'activation': 'sigmoid', 'num_charges': 40, 'num_head_layers': 1}",
-    "{'num_layers': 2, 'group': 'SO(3)', 'num_charges': 5}",
-)
+@pytest.mark.nightly_for("one layer", "SO(3)", "gauss", "many charges")
 @needs_kernels
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_charged_molecules_of_a_batch_agree_with_the_exact_model(make_potential, settings, ethanol, cation, wire):
     potential = make_potential(model="tensornet2", **{"num_channels": 16, **settings})
     assert_agrees(potential, batch_of(ethanol, cation, wire), of_system=1)
