@@ -286,13 +286,13 @@ def test_settings_of_priors_come_back_to_the_bit(tmp_path, make_potential):
         charges="given",
         weights=(0.1,),
         strength=1.1,
-        periodic="auto",
         accuracy=1e-7,
     )
-    assert all(getattr(config, name) != getattr(CoulombConfig(), name) for name in vars(config))
+    assert {name for name in vars(config) if getattr(config, name) == getattr(CoulombConfig(), name)} == {"periodic"}
+    summed = CoulombConfig(charges="given", periodic="ewald")  # which cuts nothing off
     path = tmp_path / "model.safetensors"
-    torchmdx.save(make_potential(priors=[lambda: config]), path)
-    assert torchmdx.load(path).prior_configs == (config,)
+    torchmdx.save(make_potential(priors=[lambda: config, lambda: summed]), path)
+    assert torchmdx.load(path).prior_configs == (config, summed)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from model_kinds import coulomb
 
 from torchmdx import Calculator, CapturedStep, Ensemble, Potential, System, evaluate, load, relax, save
 from torchmdx.commands import cli
-from torchmdx.models.coulomb_cutoff import coulomb_cutoff_of, with_coulomb_cutoff
+from torchmdx.models.coulomb_cutoff import coulomb_cutoff_of, has_coulomb, with_coulomb_cutoff
 from torchmdx.models.model_card import Card
 from torchmdx.structures.units import KJ_PER_MOL
 
@@ -67,6 +67,22 @@ def test_only_systems_that_it_truncates_change(charged, box):
     assert with_coulomb_cutoff(charged, None) is charged
 
 
+def test_a_field_everywhere_truncates_molecules_too(charged, box):
+    """Against a potential that was made to truncate in vacuum."""
+    made = charged.with_priors([coulomb(cutoff=OTHER, cut_in_vacuum=True)])
+    other = with_coulomb_cutoff(charged, OTHER, "reaction_field_everywhere")
+    for periodic in (True, False):
+        box.pbc = periodic
+        system = System.from_ase(box)
+        wanted = float(evaluate(made, system).energy)
+        assert float(evaluate(other, system).energy) == wanted
+        assert float(evaluate(charged, system).energy) != pytest.approx(wanted, abs=1e-4)
+    summed = with_coulomb_cutoff(other, None, "ewald")
+    assert coulomb_cutoff_of(summed, periodic=False) is None
+    assert has_coulomb(Ensemble([charged, charged]))
+    assert not has_coulomb(charged.with_priors([]))
+
+
 @pytest.mark.parametrize("cutoff", [0.0, -1.0, float("inf"), float("nan"), True])
 def test_it_must_be_a_length(charged, cutoff):
     with pytest.raises(ValueError, match=rf"cutoff of the prior coulomb must be > 0 Å and finite, got {cutoff}"):
@@ -110,7 +126,9 @@ def test_a_cutoff_alone_truncates_what_was_summed(charged, box):
 
 
 def test_an_unknown_treatment_is_refused(charged, make_potential):
-    with pytest.raises(ValueError, match="coulomb must be one of ewald, reaction_field, or None, got 'pme'"):
+    with pytest.raises(
+        ValueError, match="coulomb must be one of ewald, reaction_field, reaction_field_everywhere, or None, got 'pme'"
+    ):
         Calculator(charged, coulomb="pme")
     with pytest.raises(ValueError, match="coulomb needs a potential with a Coulomb energy, got 'ewald' for"):
         Calculator(make_potential(), coulomb="ewald")
@@ -255,7 +273,7 @@ def test_openmmml_takes_it(checkpoint, charged, box):
     _, system = _openmm_box(box)
     with pytest.warns(UserWarning, match=SAID):
         made.addForces(
-            topology, system, None, 0, coulomb_cutoff=OTHER, precision="double", device="cpu", transport="python"
+            topology, system, None, 0, coulomb_cutoff=OTHER / 10, precision="double", device="cpu", transport="python"
         )
     assert_other(charged, box, _openmm_energy(system, box))
 

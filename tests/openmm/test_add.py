@@ -18,6 +18,7 @@ from openmm import app, unit  # noqa: E402
 
 from torchmdx import CapturedStep, System, save  # noqa: E402
 from torchmdx.models.model_card import Card  # noqa: E402
+from torchmdx.models.priors.coulomb import CoulombConfig  # noqa: E402
 from torchmdx.openmm import add_potential  # noqa: E402
 from torchmdx.openmm.native import native  # noqa: E402
 from torchmdx.structures.units import NANOMETER  # noqa: E402
@@ -380,3 +381,9 @@ def test_a_topology_with_a_box_gives_an_empty_system_its_box(potential, reduced)
     system, _ = system_of(potential, reduced)
     box = np.array([[x.value_in_unit(unit.nanometer) for x in row] for row in system.getDefaultPeriodicBoxVectors()])
     np.testing.assert_allclose(box * NANOMETER, reduced.cell.array, atol=1e-9)
+
+
+def test_a_potential_that_takes_charges_as_given_is_refused(make_potential, ethanol):
+    given = make_potential(priors=[lambda: CoulombConfig(charges="given")])
+    with pytest.raises(ValueError, match="must predict its charges or have none: OpenMM Systems have no partial char"):
+        system_of(given, ethanol)

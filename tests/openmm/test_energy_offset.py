@@ -6,6 +6,7 @@ import torch
 from mixed_systems import mix
 from mm_systems import SOLUTE, cluster, energy_and_forces, ml_energy_and_forces, mm_system, selected
 from openmm import unit
+from structures import DATA
 
 from torchmdx import Ensemble, save
 from torchmdx.openmm import add_potential, find, request_derivative, transport_torch
@@ -110,10 +111,41 @@ def test_what_is_no_offset(heavy, make_potential):
     assert offset_in_ev("atoms", Ensemble([heavy, other]), (1, 1)) == pytest.approx(-1.5 * 13.6)
     assert offset_in_ev(2.0, heavy, ()) == pytest.approx(2 * KJ_PER_MOL)
     for given, error, message in [
-        ("atom", ValueError, "must be in kJ/mol, a Quantity or 'atoms', got 'atom'"),
+        ("atom", ValueError, "must be in kJ/mol, a Quantity, 'atoms' or 'total', got 'atom'"),
         (None, TypeError, "must be in kJ/mol, a Quantity or 'atoms', got None"),
         (float("nan"), ValueError, "energy_offset must be finite, got nan"),
         (1 * unit.nanometer, TypeError, "in a unit of molar energy, got 1 nm"),
     ]:
         with pytest.raises(error, match=message):
             offset_in_ev(given, heavy, (1,))
+
+
+def test_total_energies_of_a_file_that_disables_its_reference_energies(tmp_path):
+    """Of torchmd-net's `remove_ref_energy`: by a table of energies that the test writes into the file."""
+    content = torch.load(DATA / "tensornet.ckpt", weights_only=True)
+    energies = torch.linspace(-5, 3, 20)[:, None]
+    content["hyper_parameters"].update(
+        remove_ref_energy=True, prior_model=[{"Atomref": {"enable": False}}], prior_args=[{"enable": False}]
+    )
+    prefix = "model." if all(name.startswith("model.") for name in content["state_dict"]) else ""
+    for name in ("initial_atomref", "atomref.weight"):
+        content["state_dict"][f"{prefix}prior_model.0.{name}"] = energies.clone()
+    path = tmp_path / "removed.ckpt"
+    torch.save(content, path)
+    topology, positions = selected(SOLUTE)
+    found = []
+    for offset in (0.0, "total"):
+        system = particles(22)
+        add_potential(system, topology, path, transport="python", energy_offset=offset, **EXACT)
+        found.append(energy_and_forces(system, positions)[0])
+    numbers = [atom.element.atomic_number for atom in topology.atoms()]
+    assert found[1] - found[0] == pytest.approx(float(energies[numbers].sum()) / KJ_PER_MOL, rel=1e-6)
+
+
+def test_total_energies_need_a_file_with_reference_energies(plain, tmp_path):
+    topology, _ = selected(SOLUTE)
+    with pytest.raises(ValueError, match='energy_offset="total" needs a potential given as a file, got Potential'):
+        add_potential(particles(22), topology, plain, transport="python", energy_offset="total", **EXACT)
+    save(plain, tmp_path / "plain.safetensors")
+    with pytest.raises(ValueError, match='energy_offset="total" needs a file with reference energies of atoms'):
+        add_potential(particles(22), topology, tmp_path / "plain.safetensors", energy_offset="total", **EXACT)

@@ -232,16 +232,20 @@ def test_an_interpolation_that_unbinds_constrained_hydrogens_is_refused(learned)
 def test_model_path_is_checked(tmp_path, checkpoint) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint at .*missing"):
         MLPotential("torchmdx", modelPath=tmp_path / "missing.safetensors")
-    with pytest.raises(ValueError, match="takes modelPath alone, got energyScale, lengthScale; options of createSys"):
-        MLPotential("torchmdx", modelPath=checkpoint, lengthScale=1, energyScale=2)
+    with pytest.raises(
+        ValueError, match="takes modelPath, lengthScale and energyScale, got cutoff; options of createSys"
+    ):
+        MLPotential("torchmdx", modelPath=checkpoint, cutoff=1)
+    with pytest.raises(ValueError, match="energyScale must be that of eV"):
+        MLPotential("torchmdx", modelPath=checkpoint, energyScale=4.184)
 
 
 def test_unknown_options_are_refused_by_name(learned) -> None:
     topology, _ = cluster(1)
-    message = "options of this potential are charge, transport, .*, got cudaGraphs, tranport"
+    message = "options of this potential are charge, transport, .*, got multiplicty, tranport"
     with pytest.raises(ValueError, match=message):
-        learned.createSystem(topology, cudaGraphs=True, tranport="python")
+        learned.createSystem(topology, multiplicty=1, tranport="python")
     with pytest.raises(ValueError, match=message):
-        learned.createMixedSystem(topology, mm_system(topology), SOLUTE, cudaGraphs=True, tranport="python")
-    with pytest.raises(ValueError, match="got mlLongRange"):
-        learned.createMixedSystem(topology, mm_system(topology), SOLUTE, mlLongRange=True)
+        learned.createMixedSystem(topology, mm_system(topology), SOLUTE, multiplicty=1, tranport="python")
+    with pytest.raises(ValueError, match="got mlLong"):
+        learned.createMixedSystem(topology, mm_system(topology), SOLUTE, mlLong=True)

@@ -60,10 +60,10 @@ def load(
     source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
     folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
     expected hash of the file. coulomb: of a potential with predicted or given charges, "ewald" sums the Coulomb energy
-    of periodic systems over all images, "reaction_field" truncates it; None: as the file. coulomb_cutoff: Å, where it
-    is truncated, of systems that are not periodic too if the potential truncates there; None: that of the file. Raises
-    FileNotFoundError for a missing file and ValueError, with the file and the reason, for a file that is damaged or is
-    not a potential.
+    of periodic systems over all images, "reaction_field" truncates it, "reaction_field_everywhere" also that of other
+    systems; None: as the file. coulomb_cutoff: Å, where it is truncated, of systems that are not periodic too if the
+    potential truncates there; None: that of the file. Raises FileNotFoundError for a missing file and ValueError, with
+    the file and the reason, for a file that is damaged or is not a potential.
     """
     if sha256 is not None and not _is_single_file(source):
         raise ValueError(f"sha256 needs a single file, got {source!r}")

@@ -18,7 +18,7 @@ from torchmdx.models.priors.ewald import Splitting
 from torchmdx.structures.cell import volume
 from torchmdx.structures.system import Batch
 
-TREATMENTS = ("ewald", "reaction_field")
+TREATMENTS = ("ewald", "reaction_field", "reaction_field_everywhere")
 FIELD_CUTOFF = 10.0  # Å, of a reaction field that replaces an Ewald sum
 TIGHTER = 100  # how much more accurate the sums are that others are compared with
 
@@ -28,10 +28,11 @@ def with_coulomb_cutoff(
 ) -> Potential | Ensemble:
     """The same potential, sharing its weights, with another treatment of its Coulomb energy; both None: as it is.
 
-    coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field" truncates
-    the energy of periodic systems; None: as the potential, and with a cutoff as "reaction_field". cutoff: Å, of the
-    reaction field, which applies to systems that are not periodic only if the potential truncates there too. With an
-    Ewald sum it divides the work and does not change the result; None: steps choose it by size.
+    coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field"
+    truncates the energy of periodic systems, "reaction_field_everywhere" that of all; None: as the potential, and with
+    a cutoff as "reaction_field". cutoff: Å, of the reaction field, which with "reaction_field" applies to systems that
+    are not periodic only if the potential truncates there too. With an Ewald sum it divides the work and does not
+    change the result; None: steps choose it by size.
     Raises ValueError for a potential without Coulomb energy, an unknown treatment, and a cutoff that is not > 0 and
     finite.
     """
@@ -49,6 +50,16 @@ def with_coulomb_cutoff_of_one(potential: Potential, cutoff: float | None, coulo
     changed = with_coulomb_cutoff(potential, cutoff, coulomb)
     assert isinstance(changed, Potential)
     return changed
+
+
+def has_coulomb(potential: Potential | Ensemble) -> bool:
+    """Whether a potential, or a member of an ensemble, has a Coulomb energy."""
+    return any(_coulomb_of(member) for member in members_of(potential))
+
+
+def takes_charges(potential: Potential | Ensemble) -> bool:
+    """Whether a potential, or a member of an ensemble, takes the partial charges of atoms as given."""
+    return any(prior.config.charges == "given" for member in members_of(potential) for prior in _coulomb_of(member))
 
 
 def coulomb_cutoff_of(potential: Potential | Ensemble, periodic: bool) -> float | None:
@@ -105,7 +116,8 @@ def _changed(potential: Potential, cutoff: float | None, coulomb: str | None) ->
     if coulomb == "ewald":
         length, kind = (EWALD_CUTOFF, "auto") if cutoff is None else (cutoff, "ewald")
         return _with(potential, lambda config: _summed(config, length, kind))
-    return _with(potential, lambda config: _truncated(config, cutoff))
+    everywhere = coulomb == "reaction_field_everywhere"
+    return _with(potential, lambda config: _truncated(config, cutoff, everywhere))
 
 
 def _summed(config: CoulombConfig, cutoff: float, kind: str) -> CoulombConfig:
@@ -113,9 +125,10 @@ def _summed(config: CoulombConfig, cutoff: float, kind: str) -> CoulombConfig:
     return replace(config, periodic=kind, cut_in_vacuum=False, cutoff=max(cutoff, float(longest)))
 
 
-def _truncated(config: CoulombConfig, cutoff: float | None) -> CoulombConfig:
+def _truncated(config: CoulombConfig, cutoff: float | None, everywhere: bool) -> CoulombConfig:
     own = FIELD_CUTOFF if config.sums_lattice else config.cutoff
-    return replace(config, periodic="reaction_field", cutoff=own if cutoff is None else cutoff)
+    length, in_vacuum = own if cutoff is None else cutoff, everywhere or config.cut_in_vacuum
+    return replace(config, periodic="reaction_field", cutoff=length, cut_in_vacuum=in_vacuum)
 
 
 def _with(potential: Potential, change: Callable[[CoulombConfig], CoulombConfig]) -> Potential:

@@ -16,7 +16,8 @@ from torchmdx.checkpoints.locate import is_run_folder, locate
 from torchmdx.checkpoints.potentials import shipped
 from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
 from torchmdx.checkpoints.run_folder import files_in
-from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.coulomb_cutoff import takes_charges
+from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.openmm.atoms import Region, checked_atoms, elements_of
 from torchmdx.openmm.energy_offset import offset_in_ev
@@ -82,7 +83,8 @@ def add_potential(
     periodic: whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
     scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
     max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; the error ends the step.
-    energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference energies.
+    energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference energies;
+        "total": minus those that a checkpoint of torchmd-net contains but disables (`remove_ref_energy`).
     link_atoms, surroundings: hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with which
         the potential's own charges interact, as `create_mixed_system` makes them.
     coulomb_cutoff, coulomb: treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
@@ -101,8 +103,7 @@ def add_potential(
         spread_file if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
         coulomb_cutoff, coulomb,
     )  # fmt: skip
-    evaluator = _make_evaluator(potential, settings, energy_offset)
-    warn_of_overlaps(system, evaluator)
+    warn_of_overlaps(system, evaluator := _make_evaluator(potential, settings, energy_offset))
     return _insert(system, evaluator, transport, missing_box, force_group, name)
 
 
@@ -115,11 +116,20 @@ def _require_known(transport: str, force_group: int) -> None:
 
 def _make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
     prepared = prepare_potential(potential, settings.dtype, settings.device, settings.coulomb_cutoff, settings.coulomb)
-    offset = offset_in_ev(energy_offset, prepared, settings.numbers)
+    if takes_charges(prepared):
+        raise ValueError(
+            "the potential must predict its charges or have none: OpenMM Systems have no partial charges for "
+            f"potentials, but {_title(prepared)} takes them as given"
+        )
+    offset = offset_in_ev(energy_offset, prepared, settings.numbers, potential)
     evaluator = ForceEvaluator(replace(settings, energy_offset=offset), prepared)
     if isinstance(potential, (Potential, Ensemble)):
         evaluator.source = weakref.ref(potential)
     return evaluator
+
+
+def _title(potential: Potential | Ensemble) -> str:
+    return members_of(potential)[0].card.title
 
 
 def _insert(

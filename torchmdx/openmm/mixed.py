@@ -6,6 +6,7 @@ Removed are the force field's bonded terms and constraints all of whose atoms ar
 interactions between two of its atoms. Interactions across the border of the region remain those of the force field: MM
 charges and Lennard-Jones. The same holds between the region and its own periodic images in a lattice sum (Ewald, PME),
 where only the nearest image of a pair is removed: the box must be larger than the region plus the potential's cutoff.
+If the potential sums its own Coulomb energy over all images, the force field's is removed (mixed_images.py).
 A region that cuts covalent bonds gets a hydrogen at each of them on request (mixed_cuts.py, link_atoms.py).
 The long-range dispersion correction and implicit solvent (GBSA-OBC, CustomGBForce) are not changed: the potential
 describes the region in vacuum, and the solvent responds to its MM charges.
@@ -35,6 +36,7 @@ from torchmdx.openmm.mixed_checks import (
 )
 from torchmdx.openmm.mixed_cuts import Border, LinkRequest, link_atoms_of
 from torchmdx.openmm.mixed_electrostatics import require_embedding, take_charges
+from torchmdx.openmm.mixed_images import images_to_remove
 from torchmdx.openmm.mixed_pairs import exclude_custom_pairs, exclude_pairs
 from torchmdx.openmm.mixed_terms import TermChoice
 from torchmdx.openmm.region_charge import AUTO, charge_of
@@ -57,6 +59,7 @@ def create_mixed_system(
     remove_constraints: bool = True,
     link_atoms: LinkRequest = False,
     embedding: str = "mechanical",
+    long_range: bool | None = None,
     keep: Iterable[str] = (),
     replace: Iterable[str] = (),
     transport: str = "auto",
@@ -80,23 +83,21 @@ def create_mixed_system(
     atoms, potential, charge: the region; transport and all that follow are options of `add_potential`.
     interpolate: name of a new global parameter λ, 1 by default. The energy is 1 - λ times that of `system` plus λ times
         that of the mixed system; Contexts change it with setParameter.
-    difference_group: a force group of its own for E_ML - E_MM of the region, in place of force_group, for integrators
-        with multiple time steps: the forces of `system` stay complete.
-    remove_constraints: False keeps the constraints inside the region.
-    link_atoms: True for a hydrogen at every bond that the region cuts, at the sum of the covalent radii; (atom, atom,
-        distance in nm) for bonds with a distance of their own. They are no particles of the System.
-    embedding: "electrostatic": the charges that the potential predicts interact with the charges outside.
+    difference_group: a force group for E_ML - E_MM of the region alone, for multiple time steps; `system` stays whole.
+    link_atoms: True for a hydrogen, no particle, at every bond that is cut; (atom, atom, nm) for a distance of its own.
+    remove_constraints: False keeps those inside. embedding: "electrostatic": predicted charges meet those outside.
+    long_range: leave Coulomb interactions of the region with its images to the potential; None: if it has them.
     keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
 
     Raises ValueError for what docs/openmm.md refuses, and if λ or a difference needs constraints that were removed.
     """
     require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
-    factor = Factor.of(interpolate, difference_group)
-    require_embedding(embedding, interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
-    choice = TermChoice(system, keep, replace)
+    refused = dict(interpolate=interpolate, difference_group=difference_group, link_atoms=link_atoms)
+    require_embedding(embedding, long_range=long_range, **refused)
+    choice, factor = TermChoice(system, keep, replace), Factor.of(interpolate, difference_group)
     parts = _separate(system, topology, atoms, choice, factor, remove_constraints, link_atoms)
-    add_potential(
+    added = add_potential(
         parts.outside, topology, potential, parts.region, charge=charge_of(system, parts.region, charge),
         transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
         force_group=force_group, periodic=periodic, scale_parameter=interpolate or scale_parameter,
@@ -104,7 +105,8 @@ def create_mixed_system(
         coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, name=name, link_atoms=parts.links,
         surroundings=take_charges(parts.outside, parts.region) if embedding == "electrostatic" else None,
     )  # fmt: skip
-    return parts.outside if difference_group is None else _whole_with_difference(system, parts, difference_group)
+    images = images_to_remove(system, parts.region, long_range, added, interpolate)
+    return _completed(system, parts, added.force, images, difference_group)
 
 
 def require_replaced_constraints(
@@ -167,15 +169,27 @@ def _separate(
     return _Parts(sorted(region), links, separated.system, [], lost)
 
 
-def _whole_with_difference(system: openmm.System, parts: _Parts, group: int) -> openmm.System:
+def _completed(
+    system: openmm.System, parts: _Parts, potential: openmm.Force, images: list[openmm.Force], group: int | None
+) -> openmm.System:
+    """The mixed System: the outside with the potential and without `images`, or for a difference the whole."""
+    if group is not None:
+        parts.difference.extend(images)
+        return _whole_with_difference(system, parts, potential, group)
+    for force in images:
+        parts.outside.addForce(force)
+    return parts.outside
+
+
+def _whole_with_difference(system: openmm.System, parts: _Parts, force: openmm.Force, group: int) -> openmm.System:
     """A copy of the System with the potential, and minus the force field inside the region, in a group of their own."""
     whole = copy.deepcopy(system)
     _remove_constraints(whole, parts.lost)
     whole.setDefaultPeriodicBoxVectors(*parts.outside.getDefaultPeriodicBoxVectors())
-    potential = copy.deepcopy(parts.outside.getForce(parts.outside.getNumForces() - 1))
-    for force in (*parts.difference, potential):
-        force.setForceGroup(group)
-        whole.addForce(force)
+    potential = copy.deepcopy(force)
+    for each in (*parts.difference, potential):
+        each.setForceGroup(group)
+        whole.addForce(each)
     return whole
 
 

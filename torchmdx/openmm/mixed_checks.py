@@ -84,12 +84,27 @@ def _is_known(force: openmm.Force, region: frozenset[int]) -> bool:
         if kind == "PythonForce" and not potentials:
             return bool(force.getParticles()) and region.isdisjoint(force.getParticles())
         return bool(potentials) and all(region.isdisjoint(found.atoms) for found in potentials)
+    if kind == "CustomCVForce":  # such as the images of another region
+        variables = [force.getCollectiveVariable(number) for number in range(force.getNumCollectiveVariables())]
+        return bool(variables) and all(
+            isinstance(each, openmm.NonbondedForce) and _is_off(each, region) for each in variables
+        )
     if kind == "DrudeForce":
         numbers = range(force.getNumParticles())
         return all(region.isdisjoint(force.getParticleParameters(number)[:5]) for number in numbers)
     if kind == "CustomCentroidBondForce":
         return not any(_lies_inside(force, number, region) for number in range(force.getNumBonds()))
     return False
+
+
+def _is_off(force: openmm.NonbondedForce, region: frozenset[int]) -> bool:
+    """Whether the particles of a region have no charge and no Lennard-Jones interaction, by constant parameters."""
+    if force.getNumParticleParameterOffsets() or force.getNumExceptionParameterOffsets():
+        return False
+    particles = (force.getParticleParameters(index) for index in region)
+    exceptions = (force.getExceptionParameters(number) for number in range(force.getNumExceptions()))
+    inside = (values for first, second, *values in exceptions if {first, second} & region)
+    return not any(charge._value or epsilon._value for charge, _, epsilon in (*particles, *inside))
 
 
 def _lies_inside(force: openmm.CustomCentroidBondForce, number: int, region: frozenset[int]) -> bool:

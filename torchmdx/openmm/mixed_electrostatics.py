@@ -11,7 +11,7 @@ from torchmdx.openmm.surroundings import Surroundings
 from torchmdx.structures.units import NANOMETER
 
 EMBEDDINGS = ("mechanical", "electrostatic")
-_LATTICE_SUMS = (openmm.NonbondedForce.Ewald, openmm.NonbondedForce.PME, openmm.NonbondedForce.LJPME)
+LATTICE_SUMS = (openmm.NonbondedForce.Ewald, openmm.NonbondedForce.PME, openmm.NonbondedForce.LJPME)
 _SOLVENT = (openmm.GBSAOBCForce, openmm.CustomGBForce)
 
 
@@ -44,7 +44,7 @@ def take_charges(system: openmm.System, region: list[int]) -> Surroundings:
     inside = set(region)
     outside = tuple(charge for index, charge in enumerate(charges) if index not in inside)
     method = force.getNonbondedMethod()
-    kind = "lattice" if method in _LATTICE_SUMS else "plain" if method == openmm.NonbondedForce.NoCutoff else "field"
+    kind = "lattice" if method in LATTICE_SUMS else "plain" if method == openmm.NonbondedForce.NoCutoff else "field"
     cutoff = NANOMETER * force.getCutoffDistance().value_in_unit(unit.nanometer)
     return Surroundings(
         kind, outside, force.usesPeriodicBoundaryConditions(), cutoff, force.getReactionFieldDielectric()

@@ -13,11 +13,11 @@ import openmm
 from openmm import unit
 
 from torchmdx.openmm.mixed_bonded import Factor, wrapped
+from torchmdx.openmm.mixed_electrostatics import LATTICE_SUMS
 from torchmdx.structures import units
 
 _COULOMB = units.COULOMB / units.KJ_PER_MOL / units.NANOMETER  # kJ/mol nm
 _LENNARD_JONES = "4*epsilon*((sigma/r)^12-(sigma/r)^6)"
-_LATTICE_SUMS = (openmm.NonbondedForce.Ewald, openmm.NonbondedForce.PME, openmm.NonbondedForce.LJPME)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _pair_expression(force: openmm.NonbondedForce) -> str:
     cutoff = _number(force.getCutoffDistance())
     near = f"step({cutoff!r}-r)"
     lennard_jones = f"{_switch(force, cutoff)}*{_LENNARD_JONES}"
-    if method not in _LATTICE_SUMS:
+    if method not in LATTICE_SUMS:
         dielectric = force.getReactionFieldDielectric()
         quadratic = (dielectric - 1) / (2 * dielectric + 1) / cutoff**3
         shift = 3 * dielectric / (2 * dielectric + 1) / cutoff

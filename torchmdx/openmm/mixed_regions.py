@@ -32,6 +32,7 @@ class MixedRegion:
     interpolate: str | None = None
     energy_offset: float | unit.Quantity | str = 0.0
     link_atoms: LinkRequest = False
+    long_range: bool | None = None
     coulomb_cutoff: float | None = None
     coulomb: str | None = None
     name: str = "torchmdx"
@@ -68,6 +69,7 @@ def create_mixed_regions(
         mixed = create_mixed_system(
             mixed, topology, region.atoms, region.potential, charge=region.charge, interpolate=region.interpolate,
             energy_offset=region.energy_offset, link_atoms=region.link_atoms, name=region.name,
+            long_range=region.long_range,
             remove_constraints=remove_constraints, keep=keep, replace=replace, transport=transport, mode=mode,
             precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
             periodic=periodic, coulomb_cutoff=region.coulomb_cutoff, coulomb=region.coulomb,

@@ -3,6 +3,9 @@
     MLPotential("torchmdx")                                   # the default potential
     MLPotential("torchmdx", modelPath="model.safetensors").createSystem(topology, charge=1, precision="float64")
 
+    register_openmmml("aceff-2.0")  # in the place of openmm-ml's own
+    MLPotential("aceff-2.0")
+
 openmm-ml imports this module whenever it is imported itself, so torch and most of torchmdx are imported on first use.
 """
 
@@ -20,11 +23,8 @@ if TYPE_CHECKING:
     from openmm import app
 
 INTERPOLATE = "lambda_interpolate"  # openmm-ml's name for it
-OPTIONS = (
-    "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
-    "spread_file", "energy_offset", "coulomb_cutoff", "coulomb", "name",
-)  # fmt: skip
-_PRECISIONS = {"single": "float32", "double": "float64"}  # names that other potentials of openmm-ml use
+OWN_EMBEDDING = "openmm-ml"
+_OWN_NAMES = ("torchmdx", "torchmdnet")  # of potentials that are given by modelPath
 
 
 class PotentialFactory(MLPotentialImplFactory):
@@ -33,32 +33,43 @@ class PotentialFactory(MLPotentialImplFactory):
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
         """What openmm-ml adds to a System.
 
-        modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or an
-        ensemble's file or folder; None: the default potential. Raises FileNotFoundError for a missing file or an
-        unknown name.
+        name: as registered; another one than "torchmdx" has openmm-ml's defaults, and one of a released potential,
+        such as "aceff-2.0", needs no modelPath. modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net
+        (.ckpt), a name as for `torchmdx.load`, or an ensemble's file or folder; None: the default potential. args:
+        lengthScale and energyScale, which must be those of Å and eV. Raises FileNotFoundError for a missing file or
+        an unknown name, and ValueError.
         """
-        if args:
+        from torchmdx.openmm.openmmml_options import OPTIONS, require_units
+
+        if args.keys() - {"lengthScale", "energyScale"}:
             raise ValueError(
-                f"MLPotential({name!r}) takes modelPath alone, got {', '.join(sorted(args))}; "
+                f"MLPotential({name!r}) takes modelPath, lengthScale and energyScale, got {', '.join(sorted(args))}; "
                 f"options of createSystem and createMixedSystem are {', '.join(OPTIONS)}"
             )
+        require_units(**args)
+        if modelPath is None and name not in _OWN_NAMES:
+            modelPath = name
         from torchmdx.checkpoints.locate import is_run_folder, locate
 
         if modelPath is None or not is_run_folder(modelPath):
             locate(modelPath)  # raises for a missing file
-        return PotentialImpl(modelPath)
+        return PotentialImpl(modelPath, name != "torchmdx")
 
 
 class PotentialImpl(MLPotentialImpl):
     """A checkpoint behind openmm-ml's interface.
 
-    Options of createSystem and createMixedSystem are those of `torchmdx.openmm.add_potential`, named in OPTIONS.
+    Options of createSystem and createMixedSystem are those of `openmmml_options.py`.
     Mechanical embedding is that of `create_mixed_system`, which does not put the potential into a CustomCVForce, and
-    whose link atoms are no particles: System and Topology keep the atoms that they have.
+    whose link atoms are no particles: System and Topology keep the atoms that they have. The embedding "openmm-ml" is
+    openmm-ml's own.
+
+    cut_by_default: truncate the Coulomb energy of periodic systems as openmm-ml does.
     """
 
-    def __init__(self, path: str | Path | None) -> None:
-        self.path = path
+    def __init__(self, path: str | Path | None, cut_by_default: bool = False) -> None:
+        self.path, self.cut_by_default = path, cut_by_default
+        self._asks_for_range = False
 
     def addForces(
         self,
@@ -71,16 +82,18 @@ class PotentialImpl(MLPotentialImpl):
         """Adds the potential to a system. Raises ValueError for an option it does not have."""
         from torchmdx.openmm.add import add_potential
 
-        args.pop("linkAtomDistances", None)  # openmm-ml's embedding uses it, and passes it on
+        for name in ("linkAtomDistances", "mlLongRange"):  # openmm-ml's embedding uses them, and passes them on
+            args.pop(name, None)
+        options = self._options(topology, system, args)
         indices = None if atoms is None else list(atoms)
         if system.getNumParticles():
-            add_potential(system, topology, self.path, indices, force_group=forceGroup, **_options(args))
+            add_potential(system, topology, self.path, indices, force_group=forceGroup, **options)
             return
         # openmm-ml's interpolation asks for the forces of a System without particles, to copy them to another one.
         whole = openmm.System()
         for _ in topology.atoms():
             whole.addParticle(1.0)
-        add_potential(whole, topology, self.path, indices, force_group=forceGroup, **_options(args))
+        add_potential(whole, topology, self.path, indices, force_group=forceGroup, **options)
         for force in whole.getForces():
             system.addForce(copy.deepcopy(force))
 
@@ -97,13 +110,16 @@ class PotentialImpl(MLPotentialImpl):
     ) -> openmm.System | dict[str, Any]:
         """Mechanical or electrostatic embedding. Keeps constraints, which openmm-ml removes afterwards if requested.
 
-        keep, replace: as for `create_mixed_system`. linkAtomDistances must name bonds that the region cuts.
+        keep, replace: as for `create_mixed_system`, and mlLongRange as its long_range. linkAtomDistances must name
+        bonds that the region cuts.
 
         Raises ValueError as `create_mixed_system`, and for an interpolation that leaves atoms unbound at λ = 0 if
         constraints are removed: openmm-ml does not say whether it will.
         """
         from torchmdx.openmm.mixed import create_mixed_system
 
+        if embedding == OWN_EMBEDDING:
+            return self._embedded_by_openmmml(topology, system, atoms, forceGroup, interpolate, returnInfo, **args)
         chosen: dict[str, Any] = {name: args.pop(name) for name in ("keep", "replace") if name in args}
         chosen["link_atoms"] = args.pop("linkAtomDistances", None) or embedding == "mechanical"
         if interpolate:
@@ -117,9 +133,23 @@ class PotentialImpl(MLPotentialImpl):
             remove_constraints=False,
             force_group=forceGroup,
             embedding=embedding,
+            long_range=args.pop("mlLongRange", None),
             **chosen,
-            **_options(args),
+            **self._options(topology, system, args),
         )
+
+    def _embedded_by_openmmml(
+        self, topology: app.Topology, system: openmm.System, atoms: list[int], group: int, interpolate: bool,
+        info: bool, **args: Any,
+    ) -> openmm.System | dict[str, Any]:  # fmt: skip
+        from openmmml.embeddings.mechanicalembedding import MechanicalEmbedding
+
+        asking = copy.copy(self)  # openmm-ml refuses mlLongRange for potentials that know it
+        asking._asks_for_range = args.get("mlLongRange") is not None
+        made: openmm.System | dict[str, Any] = MechanicalEmbedding().createMixedSystem(
+            asking, topology, system, atoms, group, interpolate, info, **args
+        )
+        return made
 
     def _require_bound(
         self, topology: app.Topology, system: openmm.System, atoms: list[int], chosen: dict[str, Any]
@@ -137,20 +167,28 @@ class PotentialImpl(MLPotentialImpl):
 
     def getSupportedEmbeddings(self) -> list[str]:
         """The embeddings of `createMixedSystem`; "mechanical" takes the place of openmm-ml's of the same name."""
-        return ["mechanical", "electrostatic"]
+        return ["mechanical", "electrostatic", OWN_EMBEDDING]
 
-    def getMLLongRange(self) -> bool:
-        """False: interactions end at the cutoff."""
-        return False
+    def getMLLongRange(self) -> bool | None:
+        """False for a potential without Coulomb energy; None for others, whose range is a matter of options."""
+        return None if self._asks_for_range or self._has_coulomb() else False
 
+    def _has_coulomb(self) -> bool:
+        from torchmdx.checkpoints.save_load import load
+        from torchmdx.models.coulomb_cutoff import has_coulomb
 
-def _options(args: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(args.keys() - set(OPTIONS))
-    if unknown:
-        raise ValueError(f"options of this potential are {', '.join(OPTIONS)}, got {', '.join(unknown)}")
-    options = {name: value for name, value in args.items() if name != "precision" or value is not None}
-    if options.get("device") is not None:
-        options["device"] = str(options["device"])  # other potentials of openmm-ml accept a torch.device
-    if "precision" in options:
-        options["precision"] = _PRECISIONS.get(options["precision"], options["precision"])
-    return options
+        return has_coulomb(load(self.path))
+
+    def _options(self, topology: app.Topology, system: openmm.System, args: dict[str, Any]) -> dict[str, Any]:
+        """Options of `add_potential`. Raises ValueError for an option that this potential does not have."""
+        from torchmdx.openmm.openmmml_options import translated
+        from torchmdx.openmm.periodic_box import choose_box
+
+        is_periodic, _ = choose_box(system, topology, args.get("periodic"))
+        asks = self.cut_by_default or args.get("useCoulombCutoff") is False
+        return translated(
+            args,
+            is_periodic=is_periodic,
+            has_coulomb=asks and self._has_coulomb(),
+            cut_by_default=self.cut_by_default,
+        )

@@ -2,7 +2,10 @@
 
 import errno
 import os
+import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +112,7 @@ def test_a_signal_stops_the_run_with_a_checkpoint(capsys, monkeypatch, model, et
             signal.raise_signal(number)
 
     monkeypatch.setattr(Recorder, "record", recorded)
-    assert md(ethanol_file, model, "parts", *options) == 128 + number
+    assert md(ethanol_file, model, "parts", *options) == (75 if number == signal.SIGTERM else 130)
     error = capsys.readouterr().err
     assert f"stopped by {number.name} at step 12 of 30; the same command with --restart continues from there" in error
     assert signal.getsignal(number) is before
@@ -211,3 +214,63 @@ def test_a_full_disk_is_explained_and_the_run_goes_on_later(capsys, monkeypatch,
     monkeypatch.setattr(module, name, original)
     assert md(ethanol_file, model, "parts", *options, "--restart") == 0
     assert_same_run("whole", "parts")
+
+
+SCRIPT = Path(__file__).parents[3] / "examples" / "cluster" / "md.slurm"
+# srun sends SIGTERM once, after the first rows of the log, as Slurm does before the end of a job.
+TOOLS = {
+    "scontrol": 'echo "$@" >> requeued; exec bash "$SCRIPT" "$@WORDS"',
+    "srun": """
+echo "$@" >> started
+"$@" & process=$!
+if [ ! -f told ]; then
+    until [ "$(wc -l < long.log 2>/dev/null || echo 0)" -gt 3 ]; do kill -0 $process || break; sleep 0.02; done
+    touch told; kill -TERM $process
+fi
+wait $process""",
+    "torchmdx": f'exec {sys.executable} -m torchmdx.commands.cli "$@"',
+}
+
+
+@pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
+def test_a_job_requeues_itself_until_the_run_is_complete(model, ethanol_file, tmp_path, monkeypatch, engine):
+    """With stand-ins for Slurm's commands: scontrol runs the script again."""
+    monkeypatch.chdir(tmp_path)
+    options = ["--engine", engine, "--ensemble", "nvt", "--steps", 4000, "--log-every", 20, "--save-every", 100]
+    options += ["--device", "cpu", "--model", model, "--no-page", *SAME_SEED]
+    words = [str(word) for word in (ethanol_file, "long", *options)]
+    for name, text in TOOLS.items():
+        (tmp_path / name).write_text("#!/bin/bash\n" + text.replace('"$@WORDS"', shlex.join(words)) + "\n")
+        (tmp_path / name).chmod(0o755)
+    variables = os.environ | {
+        "SLURM_JOB_ID": "7", "SCRIPT": str(SCRIPT), "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[2]), *sys.path]),
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(SCRIPT), *words], env=variables, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path("requeued").read_text() == "requeue 7\n"
+    first, second = Path("started").read_text().splitlines()
+    assert "--restart" not in first
+    assert "--restart" in second
+    assert "stopped by SIGTERM at step" in done.stderr
+    steps = [int(row.split(",")[0]) for row in Path("long.log").read_text().splitlines()[1:]]
+    assert steps[-1] == 4000
+    assert steps == sorted(set(steps))
+
+
+def test_a_job_with_an_error_is_not_requeued(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in TOOLS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = os.environ | {
+        "SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
+    Path("told").touch()
+    words = ["bash", str(SCRIPT), "missing.pdb", "long", "--steps", "10"]
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "missing.pdb" in done.stderr
+    assert not Path("requeued").exists()

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,10 +92,16 @@ def test_pictures_are_named_if_they_have_been_drawn(tmp_path, monkeypatch, capsy
 
 
 def test_a_signal_is_told_with_the_step(capsys):
-    stages.tell_of_signal(SimpleNamespace(received=None), 5, 10)
+    assert stages.status_after(SimpleNamespace(received=None), 5, 10) == 0
     assert capsys.readouterr().err == ""
-    stages.tell_of_signal(SimpleNamespace(received=SimpleNamespace(name="SIGTERM")), 1500, 2000)
+    assert stages.status_after(SimpleNamespace(received=signal.SIGINT, status=130), 1500, 2000) == 130
+    assert (
+        stages.status_after(SimpleNamespace(received=signal.SIGTERM, status=143), 1500, 2000) == stages.CONTINUE == 75
+    )
     assert "stopped by SIGTERM at step 1,500 of 2,000; the same command with --restart" in capsys.readouterr().err
+    # A run that is complete has nothing to continue.
+    assert stages.status_after(SimpleNamespace(received=signal.SIGTERM, status=143), 2000, 2000) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_timestep_that_is_too_long_is_warned_of():

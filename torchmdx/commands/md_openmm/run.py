@@ -159,8 +159,7 @@ def _go(simulation: Simulation, recorder: Recorder, interrupts: Interrupts) -> i
     finally:
         progress.finish()
         recorder.close()
-    stages.tell_of_signal(interrupts, simulation.current_step, settings.num_steps)
-    return interrupts.status
+    return stages.status_after(interrupts, simulation.current_step, settings.num_steps)
 
 
 def _integrate(

@@ -163,8 +163,7 @@ def _go(recording: Recording, dynamics: Dynamics, settings: RunSettings, interru
             raise stages.with_remedy(error, recording.saved_step) from error
         finally:
             progress.finish()
-    stages.tell_of_signal(interrupts, reached, end)
-    return interrupts.status
+    return stages.status_after(interrupts, reached, end)
 
 
 def _finish(options: argparse.Namespace, recording: Recording, moving: MovingStructure, *, complete: bool) -> None:

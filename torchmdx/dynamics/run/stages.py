@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import warnings
 from dataclasses import replace
@@ -19,6 +20,8 @@ from torchmdx.dynamics.run.timestep import StructureThatMoves, doubt_about_times
 from torchmdx.report.view.run_page import write_run_page
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
+
+CONTINUE = 75  # exit status EX_TEMPFAIL: saved before the end, the same command with --restart continues
 
 
 def with_seed(settings: RunSettings, before: dict[str, Any]) -> RunSettings:
@@ -71,14 +74,19 @@ def with_remedy(error: OSError, saved_step: int | None, where: str = "") -> OSEr
     )
 
 
-def tell_of_signal(interrupts: Interrupts, step: int, end: int) -> None:
-    """Says on stderr where a signal has stopped a run, if one has."""
-    if interrupts.received is not None:
-        print(
-            f"torchmdx: stopped by {interrupts.received.name} at step {step:,} of {end:,}; the same command with "
-            "--restart continues from there",
-            file=sys.stderr,
-        )
+def status_after(interrupts: Interrupts, step: int, end: int) -> int:
+    """The exit status of a run that has reached a step and is saved; says on stderr where a signal has stopped it.
+
+    0 at the end, CONTINUE after SIGTERM, and by convention of shells 130 after SIGINT.
+    """
+    if interrupts.received is None or step >= end:
+        return 0
+    print(
+        f"torchmdx: stopped by {interrupts.received.name} at step {step:,} of {end:,}; the same command with "
+        "--restart continues from there",
+        file=sys.stderr,
+    )
+    return CONTINUE if interrupts.received == signal.SIGTERM else interrupts.status
 
 
 def draw(
