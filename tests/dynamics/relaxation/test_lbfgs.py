@@ -58,13 +58,15 @@ def two_loops(force: np.ndarray, moves: list[np.ndarray], turns: list[np.ndarray
 
 
 def test_steps_are_those_of_the_two_loop_recursion():
-    found = minimizer()
-    stiffness = torch.logspace(-3, 2, 3 * NUM_ATOMS, dtype=torch.float64)[torch.randperm(3 * NUM_ATOMS)].reshape(-1, 3)
+    found, random = minimizer(), torch.Generator().manual_seed(1)
+    stiffness = torch.logspace(-3, 2, 3 * NUM_ATOMS, dtype=torch.float64)[
+        torch.randperm(3 * NUM_ATOMS, generator=random)
+    ].reshape(-1, 3)
     parts = (slice(0, 4), slice(4, 9))
     moves, turns = ([], []), ([], [])
     for step in range(MEMORY + 5):
         before, forces = found.positions.numpy().copy(), -(stiffness * found.positions)
-        found.advance(energies(stiffness, found.positions), forces, None)
+        found.advance(torch.zeros(2, dtype=torch.float64), forces, None)  # never uphill
         after = found.positions.numpy().copy()
         for part, move, turn in zip(parts, moves, turns, strict=True):
             expected = two_loops(forces.numpy()[part], move[-MEMORY:], turn[-MEMORY:])
