@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, results.py
+sys.path.insert(0, str(Path(__file__).parent))  # signatures.py, results.py
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torchmdx
@@ -14,12 +14,18 @@ author = "The torchmdx developers"
 copyright = author
 version = release = torchmdx.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "results"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "signatures", "results"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 
-# Indented blocks are drawings and formulas.
-highlight_language = "text"
+# Single backticks in docstrings enclose code. Literal blocks are code, or drawings and formulas, which get no colours.
+default_role = "code"
+highlight_language = "default"
+
+napoleon_numpy_docstring = False
+# As lists, since an item may explain several names.
+napoleon_use_param = False
+napoleon_custom_sections = [("Attributes", "params_style")]
 
 # Headings can be linked to as on a forge: page.md#heading.
 myst_heading_anchors = 3

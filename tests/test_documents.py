@@ -254,7 +254,7 @@ def docstring_examples() -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node) or ""
-                for part in re.findall(r"(?:^    .*\n(?:\n(?=    ))?)+", f"{text}\n", re.MULTILINE):
+                for part in re.findall(r"::\n\n((?:    .*\n(?:\n(?=    ))?)+)", f"{text}\n"):
                     code = textwrap.dedent(part)
                     if is_example(code):
                         found[f"{path.relative_to(ROOT)}:{getattr(node, 'name', 'module')}"] = code

@@ -1,4 +1,4 @@
-"""Launches every kernel of a step on small systems, for NVIDIA's compute-sanitizer. Needs a GPU.
+r"""Launches every kernel of a step on small systems, for NVIDIA's compute-sanitizer. Needs a GPU.
 
     python tools/run_kernels.py                      # compiles them, which takes longer under the sanitizer
     compute-sanitizer --tool memcheck --error-exitcode 1 python tools/run_kernels.py few

@@ -28,22 +28,25 @@ MEMORY_UNKNOWN = 4 * 2**30  # bytes assumed on systems that do not say how much 
 class TorchmdxModel(ModelInterface):
     """Energy, forces and stress of a batch of structures, for `torch_sim.optimize`, `integrate` and `static`.
 
+    Example::
+
         model = TorchmdxModel("model.safetensors")
         state = torch_sim.optimize(structures, model, optimizer=torch_sim.Optimizer.fire)
-
-    potential: a Potential, the path of a checkpoint, a name or an ensemble, as for Calculator.
-    precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network.
-    dtype: of states that torch-sim creates, and of results. In float64 coordinates are not rounded; forces have the
-        precision of the network.
-    device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
-    mode: as for CapturedStep.
-    compute_stress, compute_forces: what results contain; both can be set later.
-    coulomb_cutoff, coulomb: treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
 
     Batches are evaluated by captured steps of a few padded sizes, which are kept while torch-sim swaps structures. The
     total charge of each structure is the state's `charge` [S], 0 without it, and `partial_charges` [N] are for
     potentials that take the charges of atoms as given. The stress of a structure without a volume is zero. An ensemble
     also returns `energy_spread` [S] and `force_spread` [N].
+
+    Args:
+        potential: A Potential, the path of a checkpoint, a name or an ensemble, as for Calculator.
+        precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network.
+        dtype: Of states that torch-sim creates, and of results. In float64 coordinates are not rounded; forces have the
+            precision of the network.
+        device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+        mode: As for CapturedStep.
+        compute_stress, compute_forces: What results contain; both can be set later.
+        coulomb_cutoff, coulomb: Treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
     """
 
     def __init__(
@@ -97,8 +100,9 @@ class TorchmdxModel(ModelInterface):
     def forward(self, state: Any, **_: Any) -> dict[str, Tensor]:
         """energy [S] eV and, as requested, forces [N,3] eV/Å and stress [S,3,3] eV/Å³ of a SimState.
 
-        Raises ValueError for a state on another device, unsupported elements or a charge of the wrong shape, and what
-        CapturedStep raises.
+        Raises:
+            ValueError: For a state on another device, unsupported elements or a charge of the wrong shape, and what
+                CapturedStep raises.
         """
         if state.positions.device != self.potential.device:
             raise ValueError(f"the state must be on {self.potential.device}, got one on {state.positions.device}")

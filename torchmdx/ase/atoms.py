@@ -29,7 +29,8 @@ FEW_BYTES = 16384
 def changes_between(before: Atoms | None, atoms: Atoms, tol: float = 1e-15, ignored: Collection[str] = ()) -> list[str]:
     """What differs, by the names in ASE's `all_changes`; all of them if `before` is None.
 
-    tol: the largest absolute difference of two numbers that count as equal.
+    Args:
+        tol: The largest absolute difference of two numbers that count as equal.
     """
     if before is None:
         return all_changes[:]
@@ -44,7 +45,8 @@ def has_only_moved(before: Atoms, atoms: Atoms) -> bool:
 def snapshot(atoms: Atoms, before: Atoms | None = None) -> Atoms:
     """A copy of the atoms, without their calculator.
 
-    before: an earlier snapshot of atoms that `has_only_moved` says are the same; the copy shares its cell and pbc.
+    Args:
+        before: An earlier snapshot of atoms that `has_only_moved` says are the same; the copy shares its cell and pbc.
     """
     if before is None or type(before) is not type(atoms):
         return atoms.copy()

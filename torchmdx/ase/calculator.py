@@ -39,19 +39,10 @@ from torchmdx.structures.total_charge import charge_of, checked_charge
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
-        atoms.calc = torchmdx.Calculator()                      # the default potential
-        atoms.calc = torchmdx.Calculator("model.safetensors")
+    Example::
 
-    potential: a Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
-        ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
-    dtype: of the network, "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; energies are float64.
-    device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
-    devices: several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
-    mode, engine: as for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
-    charge: total charge of every structure, in e; None: that of each structure, by `torchmdx.structures.total_charge`.
-    max_force_spread: for an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
-        spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
-    coulomb_cutoff, coulomb: treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
+        atoms.calc = torchmdx.Calculator()  # the default potential
+        atoms.calc = torchmdx.Calculator("model.safetensors")
 
     Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
     A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
@@ -61,6 +52,20 @@ class Calculator(AseCalculator):
     `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all, with name and hash of
     the potential, and so do rows of `ase.db`. Copies and pickles have no steps. Threads that share a calculator take
     turns, but `results` holds the last result of any thread.
+
+    Args:
+        potential: A Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
+            ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
+        dtype: Of the network, "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; energies are
+            float64.
+        device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+        devices: Several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
+        mode, engine: As for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
+        charge: Total charge of every structure, in e; None: that of each structure, by
+            `torchmdx.structures.total_charge`.
+        max_force_spread: For an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
+            spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
+        coulomb_cutoff, coulomb: Treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -140,8 +145,9 @@ class Calculator(AseCalculator):
     def set(self, **parameters: Any) -> dict[str, Any]:
         """Changes parameters and discards results; returns the parameters that changed.
 
-        Raises TypeError for an unknown parameter, ValueError for one that needs a new calculator and for a bad value;
-        then nothing has changed.
+        Raises:
+            TypeError: For an unknown parameter.
+            ValueError: For one that needs a new calculator and for a bad value; then nothing has changed.
         """
         if not parameters:  # as called by ASE
             return {}
@@ -244,7 +250,8 @@ class Calculator(AseCalculator):
     ) -> None:
         """Fills `results`: energy, forces and spreads always, stress once it has been requested.
 
-        system_changes: not used, since they may be those since a calculation of something else.
+        Args:
+            system_changes: Not used, since they may be those since a calculation of something else.
         """
         self.results = {}  # results of other atoms must not remain after a failure or an interruption
         known, self._system = self._system, None

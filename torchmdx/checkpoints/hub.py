@@ -32,7 +32,9 @@ def page_of(repository: str) -> str:
 class Release:
     """The location of a released potential. sha256: of the weights, if torchmdx has it built in.
 
-    others: files next to the weights, in the same folder. description, licence: as on its page.
+    Attributes:
+        others: Files next to the weights, in the same folder.
+        description, licence: As on its page.
     """
 
     repository: str

@@ -20,8 +20,11 @@ def locate(path: str | Path | None = None, sha256: str | None = None, *, downloa
 
     Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. On the hub: one of
     `known_names`, or owner/name of a repository with a potential of matgl; without `download` only what is in the hub's
-    cache on this machine. None is the default potential. Raises FileNotFoundError if there is neither, and ValueError
-    for another hash.
+    cache on this machine. None is the default potential.
+
+    Raises:
+        FileNotFoundError: If there is neither.
+        ValueError: For another hash.
     """
     found = _resolved(path, sha256, download)
     if sha256 is not None:
@@ -38,7 +41,8 @@ def opened(
 ) -> Source:
     """What `locate` finds, to be read once; an open one as it is. Raises as `locate`.
 
-    sha256: of a folder that of its weights, or as `origin_at`.
+    Args:
+        sha256: Of a folder that of its weights, or as `origin_at`.
     """
     if isinstance(path, Source):
         source = path.with_total_energy() if total_energy else path

@@ -48,8 +48,10 @@ def prepare_potential(
 ) -> Potential | Ensemble:
     """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb: as for `load`. Raises TypeError for
-    anything else, and as `load`.
+    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb: as for `load`.
+
+    Raises:
+        TypeError: For anything else, and as `load`.
     """
     return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff, coulomb)
 

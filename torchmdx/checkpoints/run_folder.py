@@ -17,7 +17,8 @@ def is_ensemble_folder(folder: Path) -> bool:
 def files_in(folder: Path) -> list[Path]:
     """The files of the best potentials of a training with several seeds, in the order of seeds.
 
-    Raises FileNotFoundError for a folder without members, and for members that have no best potential yet.
+    Raises:
+        FileNotFoundError: For a folder without members, and for members that have no best potential yet.
     """
     numbered = {place.name.removeprefix(MEMBER): place for place in folder.glob(f"{MEMBER}*") if place.is_dir()}
     places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]

@@ -32,7 +32,9 @@ located = locate
 def save(potential: Potential | Ensemble, path: str | Path, *, report: Report | None = None) -> None:
     """Writes a potential, or an ensemble, to `path` (.safetensors), atomically.
 
-    report: how a potential was read from another format; it is stored in the file, with energies that loading checks.
+    Args:
+        report: How a potential was read from another format; it is stored in the file, with energies that loading
+            checks.
     """
     if isinstance(potential, Ensemble):
         if report is not None:
@@ -57,13 +59,20 @@ def load(
 
     Formats: torchmdx's own, checkpoints of torchmd-net (`.ckpt`), folders of matgl. Names are those of `torchmdx info`.
 
-    source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or the
-    folder of a training with several seeds gives an ensemble. dtype: of the network; None keeps the file's. sha256: the
-    expected hash of the file. coulomb: of a potential with predicted or given charges, "ewald" sums the Coulomb energy
-    of periodic systems over all images, "reaction_field" truncates it, "reaction_field_everywhere" also that of other
-    systems; None: as the file. coulomb_cutoff: Å, where it is truncated, of systems that are not periodic too if the
-    potential truncates there; None: that of the file. Raises FileNotFoundError for a missing file and ValueError, with
-    the file and the reason, for a file that is damaged or is not a potential.
+    Args:
+        source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or
+            the folder of a training with several seeds gives an ensemble.
+        dtype: Of the network; None keeps the file's.
+        sha256: The expected hash of the file.
+        coulomb: Of a potential with predicted or given charges, "ewald" sums the Coulomb energy of periodic systems
+            over all images, "reaction_field" truncates it, "reaction_field_everywhere" also that of other systems;
+            None: as the file.
+        coulomb_cutoff: Å, where it is truncated, of systems that are not periodic too if the potential truncates there;
+            None: that of the file.
+
+    Raises:
+        FileNotFoundError: For a missing file.
+        ValueError: With the file and the reason, for a file that is damaged or is not a potential.
     """
     if sha256 is not None and not _is_single_file(source):
         raise ValueError(f"sha256 needs a single file, got {source!r}")
@@ -99,7 +108,8 @@ def load_ensemble(
 ) -> list[Potential]:
     """The members of an ensemble, as a list, from one file, a folder, or a list of paths, as for `load`.
 
-    Raises ValueError for an empty list, and for members with different cutoffs or elements.
+    Raises:
+        ValueError: For an empty list, and for members with different cutoffs or elements.
     """
     return [_ready(reading.potential, dtype, device) for reading in read_ensemble(source)]
 
@@ -107,7 +117,9 @@ def load_ensemble(
 def read(path: str | Path | Source | None = None, *, sha256: str | None = None, total_energy: bool = False) -> Reading:
     """As `load_one`, with a report on what was read; the potential keeps the dtype of the file.
 
-    total_energy: add the reference energies that a torchmd-net checkpoint contains but disables (`remove_ref_energy`).
+    Args:
+        total_energy: Add the reference energies that a torchmd-net checkpoint contains but disables
+            (`remove_ref_energy`).
     """
     source = opened(path, sha256, total_energy=total_energy)
     several = table.ensemble_format_of(source)

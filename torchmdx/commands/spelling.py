@@ -14,8 +14,11 @@ NEAR = 0.6  # similarity of two words, from 0 to 1
 class Parser(argparse.ArgumentParser):
     """As argparse's; parsers of its subcommands have this class too.
 
-    take_out: takes options of another program out of the arguments, and returns the others and what it took, which
-    becomes `taken_out` of the namespace. Raises ValueError.
+    Raises ValueError.
+
+    Attributes:
+        take_out: Takes options of another program out of the arguments, and returns the others and what it took, which
+            becomes `taken_out` of the namespace.
     """
 
     take_out: Callable[[list[str]], tuple[list[str], Any]] | None = None

@@ -37,8 +37,9 @@ SAME_ENERGY = 1e-9  # eV, or the unit of the file
 def read(path: Path, keys: Keys) -> Blocks:
     """Frames one after the other; labels of ASE's calculator results, or under the keys in info, arrays or columns.
 
-    Raises ValueError for a file that cannot be read at all, without any frame that has a named key, or without any
-    label that is read although its frames have other values.
+    Raises:
+        ValueError: For a file that cannot be read at all, without any frame that has a named key, or without any label
+            that is read although its frames have other values.
     """
     seen = Seen(repr(str(path)), keys)
     seen.require_names()
@@ -152,7 +153,11 @@ def _database(path: Path) -> Iterator[Any]:
 def structures_of(lines: TextIO, where: str, first: int = 0) -> Iterator[Any]:
     """Reads frame by frame, so that a broken frame does not affect others and nothing is read twice.
 
-    first: number of the first frame. Raises ValueError if the first frame of a file does not begin as one.
+    Args:
+        first: Number of the first frame.
+
+    Raises:
+        ValueError: If the first frame of a file does not begin as one.
     """
     import ase.io
 

@@ -18,7 +18,8 @@ BLOCK_NUMBERS = 1 << 20  # of a block's positions: 8 MB
 class FrameBlock:
     """Consecutive frames of a file, the first of them number `first`, in the file's units, labels in float64.
 
-    claimed: which labels the file has for these frames; a NaN in one of them is an error.
+    Attributes:
+        claimed: Which labels the file has for these frames; a NaN in one of them is an error.
     """
 
     first: int
@@ -112,7 +113,10 @@ def block(
 
     cell [3,3] or [S,3,3], periodic in all directions unless pbc says else; charge a number or [S]; energy [S] or [S,1];
     forces [S,N,3]; charges [S,N] or [S,N,1]; dipole [S,3]; stress [S,3,3], [S,9] or [S,6] in Voigt's order; weight a
-    number or [S]. Raises ValueError for other shapes.
+    number or [S].
+
+    Raises:
+        ValueError: For other shapes.
     """
     positions = numbers_of("positions", positions)
     if positions.ndim != 3 or positions.shape[2] != 3:

@@ -43,7 +43,8 @@ def in_our_units(block: FrameBlock, units: Units) -> Frames:
 def broken(frames: Frames, claimed: frozenset[str], unlabelled: bool = False) -> dict[int, str]:
     """Frames that cannot be used, with the reason; labels that are `claimed` must exist and be finite.
 
-    unlabelled: whether frames may have no labels.
+    Args:
+        unlabelled: Whether frames may have no labels.
     """
     found: dict[int, str] = {}
 

@@ -84,12 +84,17 @@ def convert(
 ) -> ConvertReport:
     """Writes a store of all frames of the files, or of other stores. The store is created atomically.
 
-    format: one of `readers.FORMATS`; None: detected. Units: None is the format's own, eV and Å except for SPICE; for
-    forces, stress and dipole None is derived from those. keys: names in the files, see `blocks.Keys`. broken: "refuse"
-    raises ValueError that lists broken frames, "skip" leaves them out and logs them. unlabelled: whether frames and
-    files may have no labels. processes: that read a large extended XYZ file; with more than one, a script that calls
-    this needs `if __name__ == "__main__"`. progress: called with a file and the number of its frames read so far.
     Raises ValueError and FileNotFoundError that name the file, and the frame.
+
+    Args:
+        format: One of `readers.FORMATS`; None: detected. Units: None is the format's own, eV and Å except for SPICE;
+            for forces, stress and dipole None is derived from those.
+        keys: Names in the files, see `blocks.Keys`.
+        broken: "refuse" raises ValueError that lists broken frames, "skip" leaves them out and logs them.
+        unlabelled: Whether frames and files may have no labels.
+        processes: That read a large extended XYZ file; with more than one, a script that calls this needs `if __name__
+            == "__main__"`.
+        progress: Called with a file and the number of its frames read so far.
     """
     if not files:
         raise ValueError("data must be at least one file, got none")

@@ -1,5 +1,7 @@
 """Folders of .npy files of DeePMD-kit: systems of fixed and of mixed types.
 
+::
+
     SYSTEM/type.raw, type_map.raw, nopbc     types of atoms, names of types, a file if nothing is periodic
     SYSTEM/set.*/coord.npy [F,3N], box.npy [F,9], energy.npy [F], force.npy [F,3N], virial.npy [F,9]
     SYSTEM/set.*/real_atom_types.npy [F,N]   in mixed systems: types of each frame, -1 for none
@@ -30,7 +32,8 @@ def systems(path: Path) -> list[Path]:
 def read(path: Path, keys: Keys) -> Blocks:
     """All systems at or below a folder, frames numbered through all of them.
 
-    Raises ValueError for types without elements, and for files that cannot be read.
+    Raises:
+        ValueError: For types without elements, and for files that cannot be read.
     """
     for name in keys.named():
         raise ValueError(f"deepmd is a format without a {name} key, got {getattr(keys, name)!r}")

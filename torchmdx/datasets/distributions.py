@@ -54,9 +54,11 @@ class Outlier:
 class Statistics:
     """Statistics of a store. elements: atoms of each atomic number. references: eV, by atomic number.
 
-    energy: eV per atom after references; forces: components, eV/Å; force_rms: of components, eV/Å; stress: components,
-    eV/Å³; charges: frames of each total charge. agreements: of the forces of each file with its energies, if the store
-    has both. outliers: the most extreme first.
+    Attributes:
+        energy: eV per atom after references; forces: components, eV/Å; force_rms: of components, eV/Å; stress:
+            components, eV/Å³; charges: frames of each total charge.
+        agreements: Of the forces of each file with its energies, if the store has both.
+        outliers: The most extreme first.
     """
 
     path: str

@@ -1,5 +1,7 @@
 """Compares forces with the energy changes between consecutive frames of the same atoms.
 
+::
+
     ΔE ≈ w = - Σ_i ½ (F_i + F'_i) · (r'_i - r_i)
 
 is exact up to third order in the displacements. A molecule is first rotated onto its predecessor, which changes no
@@ -33,9 +35,12 @@ NARROW, OFF = 0.3, 0.15
 class Agreement:
     """Forces of one file against its energies.
 
-    num_pairs: pairs of frames compared. against: share of ΔE / w below zero, and ratio: their median, in the half of
-    the pairs with the larger w; None without a pair. verdict: "agree", "against" (the sign of the forces is wrong),
-    "scaled" (forces and energies are in different units) or "unclear".
+    Attributes:
+        num_pairs: Pairs of frames compared.
+        against: Share of ΔE / w below zero, and ratio: their median, in the half of the pairs with the larger w; None
+            without a pair.
+        verdict: "agree", "against" (the sign of the forces is wrong), "scaled" (forces and energies are in different
+            units) or "unclear".
     """
 
     file: str

@@ -19,7 +19,10 @@ LINES = 4  # files of a finding
 class Finding:
     """Frames of a store that something is wrong with; no frames: all of it.
 
-    check: what was checked, in two words. text: one sentence. extreme: a training with these data cannot be right.
+    Attributes:
+        check: What was checked, in two words.
+        text: One sentence.
+        extreme: A training with these data cannot be right.
     """
 
     check: str

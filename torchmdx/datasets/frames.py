@@ -24,10 +24,22 @@ ABSENT: Any = None  # of a field that the constructor fills
 class Frames:
     """F structures with N atoms in total, with labels; Å, eV, e. A missing label is NaN.
 
-    counts [F] int64 · positions [N,3] float64 · atomic_numbers [N] int64 · cell [F,3,3] float64, zeros without a cell ·
-    pbc [F,3] bool · charge [F] float64 · energy [F] float64 · forces [N,3] float32 · stress [F,3,3] float32, eV/Å³.
-    A frame has all of its forces or none. Optional: weight [F] float64 in the loss, 1 unless given · config_type [F]
-    text, a kind of frames, empty unless given · charges [N] float32 of atoms, e · dipole [F,3] float32, e Å.
+    A frame has all of its forces or none.
+
+    Attributes:
+        counts: [F] int64.
+        positions: [N,3] float64.
+        atomic_numbers: [N] int64.
+        cell: [F,3,3] float64, zeros without a cell.
+        pbc: [F,3] bool.
+        charge: [F] float64.
+        energy: [F] float64.
+        forces: [N,3] float32.
+        stress: [F,3,3] float32, eV/Å³.
+        weight: [F] float64 in the loss, 1 unless given.
+        config_type: [F] text, a kind of frames, empty unless given.
+        charges: [N] float32 of atoms, e.
+        dipole: [F,3] float32, e Å.
     """
 
     counts: Whole

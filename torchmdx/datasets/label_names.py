@@ -77,7 +77,8 @@ def no_labels(where: str, usual: Iterable[str], there: Iterable[str]) -> str:
 def unread(where: str, keys: Keys, there: Iterable[str], used: Mapping[str, str]) -> list[str]:
     """Warnings about names that look like labels of quantities whose name the caller did not give.
 
-    used: the name that was read, by quantity.
+    Args:
+        used: The name that was read, by quantity.
     """
     said = []
     for quantity, names in by_quantity(set(there) - set(used.values())).items():

@@ -17,7 +17,9 @@ LARGEST_ROW = 1 << 28  # bytes of a row when it is unpacked
 def rows_of_lmdb(path: Path) -> Iterator[Any]:
     """Atoms of every row, in the order of their numbers: JSON of ASE's rows, compressed by zlib.
 
-    Raises ImportError without lmdb, and ValueError for another or a damaged database.
+    Raises:
+        ImportError: Without lmdb.
+        ValueError: For another or a damaged database.
     """
     from ase.db.row import AtomsRow
 

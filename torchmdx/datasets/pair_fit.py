@@ -1,5 +1,7 @@
 """Compares energies with forces in any frames, in no order, by a pair potential that is fitted to the forces alone.
 
+::
+
     E = ½ Σ_edges φ_ab(|r|),   F_i = Σ_edges of i φ'_ab(|r|) r/|r|,   r = r_source - r_target
 
 φ_ab of each pair of elements is a sum of Gaussians that ends smoothly at the cutoff. Its energies, which no label of an
@@ -39,8 +41,10 @@ STRIKING = 8.0  # robust deviations from which values are left out of the correl
 class PairFit:
     """Label energies per atom, compared with those of the pair potential.
 
-    num_frames: compared. correlation: without what atoms and bonds explain. ratio: of the former to the latter, by
-    least squares.
+    Attributes:
+        num_frames: Compared.
+        correlation: Without what atoms and bonds explain.
+        ratio: Of the former to the latter, by least squares.
     """
 
     num_frames: int

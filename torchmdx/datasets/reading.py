@@ -20,7 +20,8 @@ USUAL = Keys()
 class ReadingOptions:
     """format: one of `readers.FORMATS`; None: detected. Units: None is that of the format, or derived from others.
 
-    broken: refuse or skip. Stores among the files are recognized; format, units and names do not apply to them.
+    Attributes:
+        broken: Refuse or skip. Stores among the files are recognized; format, units and names do not apply to them.
     """
 
     format: str | None = None

@@ -29,7 +29,12 @@ def fit_references(
     Frames whose energy per atom is an outlier, such as those of failed calculations, are left out: more than 8 robust
     deviations from the fit with the least absolute deviations. Where compositions do not determine the references
     (water alone), the solution nearest to `base`, or else to zero, is taken. Elements that do not occur get zero.
-    known: references of elements that are not fitted. Raises ValueError if no frame has an energy.
+
+    Args:
+        known: References of elements that are not fitted.
+
+    Raises:
+        ValueError: If no frame has an energy.
     """
     fixed = _column(known, max_z) + _column(base, max_z)
     beyond = [z for z in store.elements if z > max_z]
@@ -110,7 +115,8 @@ def _column(energies: Mapping[int, float] | None, max_z: int) -> NDArray[np.floa
 def isolated_energies(store: Store) -> dict[int, float]:
     """Energies, eV, of the neutral isolated atoms of a store, by atomic number.
 
-    Raises ValueError if two atoms of one element have different energies.
+    Raises:
+        ValueError: If two atoms of one element have different energies.
     """
     indices = np.flatnonzero(store.isolated)
     frames = store.gather(indices)

@@ -35,10 +35,15 @@ def split(
     """Sorted, disjoint frames of each part, drawn at random from `seed`.
 
     An integer is a count, a number below one a fraction of all frames; train None: all remaining frames.
-    by: "frame", or "formula" or "file", whose frames then stay together: a part takes whole groups until it has at
-    least the requested number. Copies of a structure stay together as well: by "file", all of them join that part of
-    theirs which is drawn first. among: frames to draw from; None: all. Isolated atoms, which only give reference
-    energies, are never drawn. Raises ValueError for empty parts, and if there are too few frames.
+
+    Args:
+        by: "frame", or "formula" or "file", whose frames then stay together: a part takes whole groups until it has at
+            least the requested number. Copies of a structure stay together as well: by "file", all of them join that
+            part of theirs which is drawn first.
+        among: Frames to draw from; None: all. Isolated atoms, which only give reference energies, are never drawn.
+
+    Raises:
+        ValueError: For empty parts, and if there are too few frames.
     """
     if by not in GROUPINGS:
         raise ValueError(f"a split must be by {', '.join(GROUPINGS)}, got {by!r}")
@@ -156,7 +161,11 @@ def write_split(path: str | Path, splits: Split, store: Store) -> None:
 
 
 def read_split(path: str | Path, store: Store) -> Split:
-    """The parts in a file of `write_split`. Raises ValueError for one of another store, or with frames in two parts."""
+    """The parts in a file of `write_split`.
+
+    Raises:
+        ValueError: For one of another store, or with frames in two parts.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no split at {str(path)!r}")

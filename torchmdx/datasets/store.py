@@ -28,10 +28,14 @@ ISOLATED = "IsolatedAtom"
 class Store:
     """A directory of arrays, opened for reading. `gather` may be called from several threads.
 
-    counts [F]: atoms of each frame. labels: which of "energy", "forces", "stress", "charges" and "dipole" at least one
-    frame has. elements: atomic numbers that occur. digest: a hash of the content. units: those of the original files;
-    the store itself is in Å and eV. config_types: kinds of frames, empty for frames without a kind. made_from: state of
-    the original files, if known; see `source_state`.
+    Attributes:
+        counts ([F]): Atoms of each frame.
+        labels: Which of "energy", "forces", "stress", "charges" and "dipole" at least one frame has.
+        elements: Atomic numbers that occur.
+        digest: A hash of the content.
+        units: Those of the original files; the store itself is in Å and eV.
+        config_types: Kinds of frames, empty for frames without a kind.
+        made_from: State of the original files, if known; see `source_state`.
     """
 
     def __init__(self, path: Path, description: dict[str, Any], arrays: Arrays) -> None:
@@ -50,7 +54,12 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """Opens a store. Raises FileNotFoundError, and ValueError if it is broken or of another version."""
+        """Opens a store.
+
+        Raises:
+            FileNotFoundError: If it is broken or of another version.
+            ValueError: If it is broken or of another version.
+        """
         path = Path(path)
         try:
             description = parse_json((path / DESCRIPTION).read_text())
@@ -81,7 +90,11 @@ class Store:
         return int(self._starts[-1])
 
     def gather(self, indices: Any) -> Frames:
-        """The frames at these indices, in this order. Raises IndexError for an index out of range."""
+        """The frames at these indices, in this order.
+
+        Raises:
+            IndexError: For an index out of range.
+        """
         indices = np.asarray(indices, np.int64).reshape(-1)
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
@@ -145,7 +158,8 @@ class Store:
 class StoreWriter:
     """Writes a store frame by frame. The directory is created atomically at the end of the `with` block.
 
-    Raises FileExistsError if the path exists, unless it is a store and `overwrite` is True.
+    Raises:
+        FileExistsError: If the path exists, unless it is a store and `overwrite` is True.
     """
 
     def __init__(

@@ -16,7 +16,10 @@ GLOBS = {"positions": "*coord*.npy", "atomic_numbers": "*embed*.npy", "energy": 
 def read(path: Path, keys: Keys) -> Blocks:
     """Files of each kind, sorted by name, belong together; keys are glob patterns.
 
-    Frames are numbered through all files. Raises ValueError where there is not the same number of each kind.
+    Frames are numbered through all files.
+
+    Raises:
+        ValueError: Where there is not the same number of each kind.
     """
     if not path.is_dir():
         raise ValueError(f"torchmd-net's custom data must be a folder of .npy files, got {str(path)!r}")

@@ -20,8 +20,12 @@ TOGETHER, ATOMS_TOGETHER = 512, 1 << 15  # frames and atoms that are checked at 
 class Usable:
     """Frames that can be used, in eV and Å, with their numbers in the file.
 
-    whole, distance, pair: those and frames whose only fault is that atoms are too close, with the nearest pair of each.
-    count: frames that were looked at. broken: the reason by number. missing: labels that are NaN, by quantity.
+    Attributes:
+        whole, distance, pair: Those and frames whose only fault is that atoms are too close, with the nearest pair of
+            each.
+        count: Frames that were looked at.
+        broken: The reason by number.
+        missing: Labels that are NaN, by quantity.
     """
 
     frames: Frames

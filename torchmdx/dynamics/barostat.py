@@ -31,7 +31,7 @@ class CellError(StepError):
 class CellRescaling:
     """Constant pressure (NPT): stochastic cell rescaling, isotropic (Bernetti and Bussi, 2020).
 
-    The square root of the volume V has noise that does not depend on V, and is what each step moves:
+    The square root of the volume V has noise that does not depend on V, and is what each step moves::
 
         √V ← √V - (β √V / (2 τ)) (P₀ - P - k T / (2 V)) h + sqrt(k T β h / (2 τ)) ξ
         P = (2 K - Σ r·dU/dr) / (3 V),  μ = (V_new / V)^(1/3)
@@ -44,7 +44,10 @@ class CellRescaling:
     on τ and β only through errors of order h / τ. h: timestep, T: temperature, k: the Boltzmann constant, ξ: a standard
     normal number for each structure and step.
 
-    pressure: P₀, bar. relaxation: τ, ps. compressibility: β, 1/bar; of water by default.
+    Attributes:
+        pressure: P₀, bar.
+        relaxation: τ, ps.
+        compressibility: β, 1/bar; of water by default.
     """
 
     pressure: float = 1.0
@@ -68,7 +71,8 @@ class CellRescaling:
     ) -> Floats:
         """μ [S] from volumes Å³, 2 K and virials eV, temperatures K and ξ, all [S]. Raises CellError.
 
-        kinetic: 2 K as of `Particles.kinetic_virial`.
+        Args:
+            kinetic: 2 K as of `Particles.kinetic_virial`.
         """
         thermal, mobility = BOLTZMANN * temperatures, self.mobility(timestep)
         missing = self.pressure * BAR - (kinetic + virial) / (3 * volume) - thermal / (2 * volume)

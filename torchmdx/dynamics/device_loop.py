@@ -57,8 +57,10 @@ class _Pending:
 class DeviceLoop:
     """Positions, velocities and forces on the GPU, and their motion.
 
-    steps_per_replay: K. mode: "graph", "auto" or "eager"; with "auto" a graph that fails is replaced by launches.
-    exchange: attempted on the device, without the host.
+    Args:
+        steps_per_replay: K.
+        mode: "graph", "auto" or "eager"; with "auto" a graph that fails is replaced by launches.
+        exchange: Attempted on the device, without the host.
     """
 
     def __init__(
@@ -125,7 +127,8 @@ class DeviceLoop:
     def snapshots(self, stops: Iterator[int], interrupted: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
         """Integrates to each of the steps in turn, and yields the state there; the GPU is up to one stop ahead.
 
-        interrupted: once it returns true, no further step is begun.
+        Args:
+            interrupted: Once it returns true, no further step is begun.
         """
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()

@@ -43,6 +43,8 @@ MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
 class Dynamics:
     """Molecular dynamics of a structure, of many copies of one, or of many different structures at once.
 
+    Example::
+
         dynamics = Dynamics(potential, System.from_ase(atoms), integrator="langevin", timestep=0.5, temperature=300)
         dynamics.run(100)
         for snapshot in dynamics.snapshots(200, every=20):
@@ -54,24 +56,30 @@ class Dynamics:
     not finite, or an ensemble disagrees, the error of the captured step is raised and the state is that of the step
     before. Structures of a batch move independently of each other, and as they would alone, within rounding.
 
-    integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
-        `torchmdx.dynamics.integrators` with its parameters.
-    timestep: fs. temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
-    seed: one for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
-        other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on the
-        same machine is the same to the bit, whatever `steps_per_replay` is.
-    velocities [N,3] Å/fs: initial ones; None draws them. Except with "langevin", a drift of the centre of mass stays,
+    ::
+
         and is not counted in temperatures. masses [N] amu: None takes those of the elements.
-    hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep. Given velocities
-        are those of the masses before, and are scaled so that their temperature stays.
-    frozen: indices or a mask of atoms that do not move.
-    barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all directions.
-    restraints: harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
-    steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
-    exchange_every: steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
-    exchange_on_device: on one GPU, decide them there, without waiting for the host; experimental.
-    devices: GPUs, with a process and a share of the structures each; with a potential on the CPU, processes.
-    skin, precision, max_force_spread, mode: as for CapturedStep.
+
+    Args:
+        integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
+            `torchmdx.dynamics.integrators` with its parameters.
+        timestep: fs.
+        temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
+        seed: One for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
+            other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on
+            the same machine is the same to the bit, whatever `steps_per_replay` is. velocities [N,3] Å/fs: initial
+            ones; None draws them. Except with "langevin", a drift of the centre of mass stays,.
+        hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep. Given
+            velocities are those of the masses before, and are scaled so that their temperature stays.
+        frozen: Indices or a mask of atoms that do not move.
+        barostat: `torchmdx.dynamics.barostat.CellRescaling` for constant pressure, with cells periodic in all
+            directions.
+        restraints: Harmonic ones, of `torchmdx.dynamics.restraints`, with values for each structure: umbrella windows.
+        steps_per_replay: None takes 20, fewer for more than 10,000 atoms.
+        exchange_every: Steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
+        exchange_on_device: On one GPU, decide them there, without waiting for the host; experimental.
+        devices: GPUs, with a process and a share of the structures each; with a potential on the CPU, processes.
+        skin, precision, max_force_spread, mode: As for CapturedStep.
     """
 
     def __init__(
@@ -166,11 +174,12 @@ class Dynamics:
     ) -> Iterator[Snapshot]:
         """Takes `num_steps` steps; yields the state at steps that are multiples of `every`, and after the last one.
 
-        every: one interval or several. interrupted: on a CPU called before each step; if it returns true, the state
-        there is yielded as the last.
-
         On a GPU the run is ahead of what is yielded, by one interval: if the iteration ends early, `num_steps` says
         where the run is. Raises NonFiniteError, SpreadError, OutOfDeviceMemory; the run can continue.
+
+        Args:
+            every: One interval or several.
+            interrupted: On a CPU called before each step; if it returns true, the state there is yielded as the last.
         """
         if num_steps < 0:
             raise ValueError(f"num_steps must be >= 0, got {num_steps}")
@@ -259,8 +268,10 @@ class Dynamics:
     def restore(self, state: Snapshot | str | Path) -> None:
         """Continues from a snapshot, or from the file of one, instead of the current state.
 
-        With a dynamics made as the first one, and without a skin, the continuation is the same to the bit. Raises
-        ValueError for a snapshot of other structures or another timestep.
+        With a dynamics made as the first one, and without a skin, the continuation is the same to the bit.
+
+        Raises:
+            ValueError: For a snapshot of other structures or another timestep.
         """
         found = state if isinstance(state, Snapshot) else load_snapshot(state, self.motion.particles)
         if found.positions.shape != (self.batch.num_atoms, 3) or len(found.energy) != self.batch.num_systems:

@@ -23,7 +23,9 @@ class TemperatureExchange:
     between neighbours on the ladder, alternating between pairs that start at the lowest and at the second lowest
     temperature. Everything is a function of seed, step and state, so that a restart repeats it.
 
-    attempts, accepted [S-1]: counts between each temperature of the ladder and the next since the start or restart.
+    Attributes:
+        attempts, accepted ([S-1]): Counts between each temperature of the ladder and the next since the start or
+            restart.
     """
 
     def __init__(self, every: int, batch: Batch, temperatures: Floats, seed: int) -> None:

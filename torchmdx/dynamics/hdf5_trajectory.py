@@ -2,6 +2,8 @@
 
 The root has the attributes `conventions` ("Pande") and `conventionVersion` ("1.1"), and the arrays
 
+::
+
     coordinates [F,N,3] nm, time [F] ps, potentialEnergy and kineticEnergy [F] kJ/mol, temperature [F] K,
     cell_lengths [F,3] nm and cell_angles [F,3] degrees if periodic, velocities [F,N,3] nm/ps if wanted,
     topology [1]: JSON in ASCII, and, beyond MDTraj's layout, cell_vectors [F,3,3] nm if periodic

@@ -26,10 +26,14 @@ LONGEST_BOND = 1.75
 class Particles:
     """N atoms of S structures, as NumPy arrays, and their degrees of freedom, which everything else asks for here.
 
-    system [N]: the structure of each atom. place [N]: its index in the structure. masses [N] amu. mobile [N]: which
-    atoms move. starts [S+1]: structure s has the atoms from starts[s] to starts[s+1]. held [S]: structures whose
-    momentum is constant. Their degrees of freedom are those of the motion relative to the centre of mass, three less
-    than those of mobile atoms; they are what thermostats act on and what kinetic energies and temperatures are of.
+    Attributes:
+        system ([N]): The structure of each atom.
+        place ([N]): Its index in the structure. masses [N] amu.
+        mobile ([N]): Which atoms move.
+        starts ([S+1]): Structure s has the atoms from starts[s] to starts[s+1].
+        held ([S]): Structures whose momentum is constant. Their degrees of freedom are those of the motion relative to
+            the centre of mass, three less than those of mobile atoms; they are what thermostats act on and what kinetic
+            energies and temperatures are of.
     """
 
     system: Integers
@@ -43,7 +47,8 @@ class Particles:
     def of(cls, batch: Batch, masses: Floats, frozen: NDArray[np.bool_], *, momentum_kept: bool) -> Particles:
         """momentum_kept: whether the integrator keeps the momentum of structures without frozen atoms.
 
-        Raises ValueError for a structure in which nothing moves.
+        Raises:
+            ValueError: For a structure in which nothing moves.
         """
         system = batch.system_index.cpu().numpy()
         counts = batch.counts().cpu().numpy()
@@ -179,8 +184,10 @@ def with_heavy_hydrogens(
     The bonded atom is the nearest one that is not a hydrogen, if it is closer than 1.75 Å; other hydrogens keep their
     mass. The total mass and the sampled distribution of positions stay the same, and the fastest vibrations become
     slower. Velocities [N,3] of the masses before become such of the same temperature, as by `with_masses`, where
-    `frozen` [N] atoms do not move. Raises ValueError if a heavy atom would be left with less than the mass of a
-    hydrogen.
+    `frozen` [N] atoms do not move.
+
+    Raises:
+        ValueError: If a heavy atom would be left with less than the mass of a hydrogen.
     """
     if not (np.isfinite(hydrogen) and hydrogen > 0):
         raise ValueError(f"hydrogen_mass must be > 0 amu and finite, got {hydrogen}")

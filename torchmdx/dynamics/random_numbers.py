@@ -94,7 +94,8 @@ def normals(seeds: NDArray[np.int64], atoms: NDArray[np.int64], steps: NDArray[n
 class Noise:
     """Standard normal numbers [N,3] of each step for the thermostat, made in blocks of steps.
 
-    seeds, atoms [N]: the seed of each atom's structure, and the atom's index in it.
+    Args:
+        seeds, atoms ([N]): The seed of each atom's structure, and the atom's index in it.
     """
 
     def __init__(self, seeds: NDArray[np.int64], atoms: NDArray[np.int64]) -> None:

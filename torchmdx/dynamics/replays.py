@@ -21,8 +21,12 @@ log = logging.getLogger(__name__)
 class Replays:
     """The graphs of `steps_per_replay` steps and of one step, each captured at its first use.
 
-    mode: "graph", "auto" or "eager"; with "auto" a graph that fails, or that disagrees with launches, is replaced by
-    launches. captured: whether graphs are in use.
+    Args:
+        mode: "graph", "auto" or "eager"; with "auto" a graph that fails, or that disagrees with launches, is replaced
+            by launches.
+
+    Attributes:
+        captured: Whether graphs are in use.
     """
 
     def __init__(

@@ -50,8 +50,11 @@ class RestraintTerms:
     def of(cls, restraints: Sequence[Restraint], particles: Particles, positions: Floats) -> RestraintTerms:
         """Terms of restraints of a batch at its first positions [N,3].
 
-        Raises TypeError, ValueError for other numbers of references or stiffnesses than structures, IndexError for
-        atoms that a structure does not have, and RestraintError for coordinates without a gradient at the beginning.
+        Raises:
+            TypeError: For other numbers of references or stiffnesses than structures.
+            ValueError: For other numbers of references or stiffnesses than structures.
+            IndexError: For atoms that a structure does not have.
+            RestraintError: For coordinates without a gradient at the beginning.
         """
         rows: list[tuple[Any, ...]] = []
         for number, restraint in enumerate(restraints):

@@ -69,7 +69,7 @@ class _Internal(ABC):
 
 @dataclass(frozen=True)
 class Distance(_Internal):
-    """E = k/2 (|r₁ - r₂| - q₀)². reference: q₀, Å. stiffness: k, eV/Å²."""
+    """E = k/2 (`|r₁ - r₂|` - q₀)². reference: q₀, Å. stiffness: k, eV/Å²."""
 
     size, kind, unit = 2, 0, 1.0
 
@@ -117,9 +117,10 @@ class Torsion(_Internal):
 
 @dataclass(frozen=True)
 class Position:
-    """E = k/2 Σ |r - r₀|² over some atoms. stiffness: k, eV/Å².
+    """E = k/2 Σ `|r - r₀|²` over some atoms. stiffness: k, eV/Å².
 
-    reference: r₀ [n,3] Å, or [S,n,3] for each structure; None takes the positions at the beginning.
+    Attributes:
+        reference: r₀ [n,3] Å, or [S,n,3] for each structure; None takes the positions at the beginning.
     """
 
     atoms: tuple[int, ...]
@@ -167,7 +168,12 @@ def read_restraints(path: str | Path) -> list[Restraint]:
 def restraint_of(given: Any, where: str) -> Restraint:
     """A restraint from a table {"kind": "torsion", "atoms": [...], "reference": ..., "stiffness": ...}, as in a file.
 
-    where: the place of the table, for errors. Raises ValueError, IndexError for what is no restraint.
+    Args:
+        where: The place of the table, for errors.
+
+    Raises:
+        ValueError: For what is no restraint.
+        IndexError: For what is no restraint.
     """
     if not isinstance(given, dict) or given.get("kind") not in KINDS:
         kind = given.get("kind") if isinstance(given, dict) else given

@@ -2,7 +2,7 @@
 
 A state k has a reduced energy u_k(x), minus the exponent of its Boltzmann factor: (U + E_k) / kT for an umbrella window
 with the restraint energy E_k, U / kT_k for a replica at the temperature T_k. Terms that are equal in all states cancel.
-Free energies f are in units of kT; N_k samples come from state k:
+Free energies f are in units of kT; N_k samples come from state k::
 
     exp(-f_k) = Σ_n exp(-u_k(x_n)) / Σ_j N_j exp(f_j - u_j(x_n))
 """
@@ -24,8 +24,12 @@ FIRST_ROUNDS, MOST_ROUNDS = 20, 200
 def free_energies(reduced: Floats, counts: Integers) -> Floats:
     """f [K] in units of kT, 0 for the first state.
 
-    reduced [K,N]: u_k of all samples, in any order. counts [K]: N_k. Raises ValueError for arguments that do not fit,
-    and for states without overlap, whose free energies are not defined.
+    Args:
+        reduced ([K,N]): u_k of all samples, in any order.
+        counts ([K]): N_k.
+
+    Raises:
+        ValueError: For arguments that do not fit, and for states without overlap, whose free energies are not defined.
     """
     _check(reduced, counts)
     # What samples or states have in common cancels. Without it, sums keep the digits that matter.
@@ -54,7 +58,8 @@ def free_energies(reduced: Floats, counts: Integers) -> Floats:
 def weights(reduced: Floats, counts: Integers, target: Floats) -> Floats:
     """Weights [N] of the samples in a state with the reduced energies `target` [N]; their sum is 1.
 
-    reduced, counts: as for `free_energies`. For the mean of a property, sum its products with the weights.
+    Args:
+        reduced, counts: As for `free_energies`. For the mean of a property, sum its products with the weights.
     """
     found = free_energies(reduced, counts)
     exponent = -np.asarray(target, dtype=np.float64) - _log_mixture(reduced, counts, found)
@@ -66,9 +71,10 @@ def weights(reduced: Floats, counts: Integers, target: Floats) -> Floats:
 def errors_of_differences(reduced: Floats, counts: Integers) -> Floats:
     """Standard errors [K,K] of f_j - f_i, in units of kT, of independent samples.
 
-    reduced, counts: as for `free_energies`. The covariance of f is Θ = V Σ (1 - Σ Vᵀ N V Σ)⁺ Σ Vᵀ, where W = U Σ Vᵀ are
-    the weights [N,K] of the samples in the states, and N is the diagonal matrix of N_k. Errors are too small for
-    samples that are correlated: leave a correlation time between them.
+    Args:
+        reduced, counts: As for `free_energies`. The covariance of f is Θ = V Σ (1 - Σ Vᵀ N V Σ)⁺ Σ Vᵀ, where W = U Σ Vᵀ
+            are the weights [N,K] of the samples in the states, and N is the diagonal matrix of N_k. Errors are too
+            small for samples that are correlated: leave a correlation time between them.
     """
     _, singular, right = np.linalg.svd(_state_weights(reduced, counts), full_matrices=False)
     scaled = right.T * singular
@@ -82,7 +88,9 @@ def errors_of_differences(reduced: Floats, counts: Integers) -> Floats:
 def overlap(reduced: Floats, counts: Integers) -> Floats:
     """Overlap [K,K] of the states: the probability that a sample of state i is one of state j. Rows sum to 1.
 
-    reduced, counts: as for `free_energies`. Neighbouring states need at least 0.03 for errors that can be relied on.
+    Args:
+        reduced, counts: As for `free_energies`. Neighbouring states need at least 0.03 for errors that can be relied
+            on.
     """
     weight = _state_weights(reduced, counts)
     shared: Floats = weight.T @ weight * counts
@@ -103,10 +111,11 @@ def profile_with_error(
 ) -> tuple[Floats, Floats]:
     """Free energy of a coordinate in bins [B] and its standard error, in units of kT, from frames in order of time.
 
-    values [F,S]: of F frames of S structures. reduced [K,F,S], target [F,S]: reduced energies of the K sampled
-    states, with equal numbers of frames, and of the target state. The error is that of the logarithm of a bin's
-    probability, from blocks of frames: NaN in bins that at most one block has reached, and too small if blocks are
-    shorter than the slowest motion.
+    Args:
+        values ([F,S]): Of F frames of S structures. reduced [K,F,S], target [F,S]: reduced energies of the K sampled
+            states, with equal numbers of frames, and of the target state. The error is that of the logarithm of a bin's
+            probability, from blocks of frames: NaN in bins that at most one block has reached, and too small if blocks
+            are shorter than the slowest motion.
     """
     frames = len(values)
     if not 2 <= num_blocks <= frames:
@@ -134,10 +143,14 @@ def profile_with_error(
 def agreement(first: Iterable[Floats], second: Iterable[Floats]) -> tuple[float, int]:
     """How far two profiles are apart, in combined standard errors, root mean square; and in how many bins B.
 
-    first, second: free energies and standard errors of the same bins, as of `profile_with_error`. Bins without a
-    value in one of them are left out. Leave out bins that few blocks have reached as well: their error may be small by
-    chance. The arbitrary constant between profiles is fitted, so a sum over B bins is divided by B - 1: profiles that
-    agree give about 1. NaN for fewer than two bins. Raises ValueError for errors that are not > 0.
+    Args:
+        first, second: Free energies and standard errors of the same bins, as of `profile_with_error`. Bins without a
+            value in one of them are left out. Leave out bins that few blocks have reached as well: their error may be
+            small by chance. The arbitrary constant between profiles is fitted, so a sum over B bins is divided by B -
+            1: profiles that agree give about 1. NaN for fewer than two bins.
+
+    Raises:
+        ValueError: For errors that are not > 0.
     """
     (height, error), (other_height, other_error) = first, second
     difference, variance = height - other_height, error**2 + other_error**2

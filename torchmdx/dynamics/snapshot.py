@@ -28,11 +28,13 @@ class Snapshot:
     """Step, time fs, positions [N,3] Å, velocities [N,3] Å/fs, forces [N,3] eV/Å, energy [S] eV, cell [S,3,3] Å.
 
     energy is the potential energy, to which restraint_energy [S] eV adds that of restraints; forces are those of both.
-    virial [S] eV is -Σ r·dU/dr, restraints included, NaN without a barostat.
-    energy_spread [S] eV and largest_force_spread [S] eV/Å, of any atom, are standard deviations over the members of an
-    ensemble, NaN of a single potential.
-    temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders atoms.
-    kick: `Motion.thermal_kick`, which makes kinetic energies, temperatures and pressures those of the thermostat.
+    virial [S] eV is -Σ r·dU/dr, restraints included, NaN without a barostat. energy_spread [S] eV and
+    largest_force_spread [S] eV/Å, of any atom, are standard deviations over the members of an ensemble, NaN of a single
+    potential. temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders
+    atoms.
+
+    Attributes:
+        kick: `Motion.thermal_kick`, which makes kinetic energies, temperatures and pressures those of the thermostat.
     """
 
     step: int
@@ -94,7 +96,8 @@ class Snapshot:
 def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
     """A snapshot from a file, for the particles of a run. Never runs code from the file.
 
-    Raises ValueError for other files, damaged ones, and those of other numbers of atoms or structures.
+    Raises:
+        ValueError: For other files, damaged ones, and those of other numbers of atoms or structures.
     """
     path = Path(path)
     with naming(path):

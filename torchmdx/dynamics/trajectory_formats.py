@@ -37,7 +37,9 @@ class TrajectoryFile(Protocol):
 class TrajectoryFormat:
     """How the frames of a run are stored: "dcd", or "hdf5" in MDTraj's layout, the latter optionally with velocities.
 
-    Raises ValueError for other names, and for velocities in a DCD; ImportError without h5py.
+    Raises:
+        ValueError: For other names, and for velocities in a DCD.
+        ImportError: Without h5py.
     """
 
     name: str = "dcd"
@@ -66,7 +68,11 @@ class TrajectoryFormat:
         return Hdf5Trajectory.create(path, num_atoms, interval, periodic, timestep, self.velocities, topology)
 
     def reopen(self, path: Path, num_atoms: int, interval: int, periodic: bool, num_frames: int) -> TrajectoryFile:
-        """An existing file, cut to its first num_frames. Raises ValueError for a different or shorter file."""
+        """An existing file, cut to its first num_frames.
+
+        Raises:
+            ValueError: For a different or shorter file.
+        """
         if self.name == "dcd":
             return DcdFile(Trajectory.reopen(path, num_atoms, interval, periodic, num_frames))
         from torchmdx.dynamics.hdf5_trajectory import Hdf5Trajectory
@@ -109,7 +115,9 @@ class AtomNames:
 def topology_of(numbers: NDArray[np.int64], names: AtomNames | None = None) -> str:
     """The topology of a structure as MDTraj stores it, in JSON: one chain, its residues and atoms; no bonds.
 
-    numbers [N]: elements. names: without them, atoms are C1, C2, H1 and so on in one residue.
+    Args:
+        numbers ([N]): Elements.
+        names: Without them, atoms are C1, C2, H1 and so on in one residue.
     """
     from ase.data import chemical_symbols
 

@@ -45,8 +45,10 @@ def plan_for(
 ) -> Plan:
     """The plan for a potential and a batch, on their device or another machine. capacity: slots for edges.
 
-    The engine does not depend on the capacity, as some of its kernels do. engine: its name; None: the fastest. Raises
-    ValueError for a precision or an engine that is unknown or does not serve.
+    The engine does not depend on the capacity, as some of its kernels do. engine: its name; None: the fastest.
+
+    Raises:
+        ValueError: For a precision or an engine that is unknown or does not serve.
     """
     work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
     work = replace(work, search_cutoff=potential.search_cutoff(batch))
@@ -67,7 +69,9 @@ def choose_engine(
 ) -> tuple[Engine, str]:
     """The engine of the plan for this potential on its device, and why it is that one.
 
-    machine: None: that of the device. engine: its name; None: the fastest.
+    Args:
+        machine: None: that of the device.
+        engine: Its name; None: the fastest.
     """
     if batch.positions.device.type == "cpu":
         keep_freed_memory()

@@ -1,6 +1,6 @@
 """The engine of an ensemble: k engines over one list of edges, then mean and spread.
 
-On a GPU the members of a small system are branches of one graph, which fork after the search and join before the mean:
+On a GPU the members of a small system are branches of one graph, which fork after the search and join before the mean::
 
     prepare -> search -+-> member 0 -+-> combine -> finish
                        +-> member 1 -+

@@ -7,13 +7,17 @@ derivative of the table conserve the energy.
 
 Knots are uniform in a stretched distance
 
+::
+
     x(r) = n · [ w · (1 - r / c) + (1 - w) · (exp(-α r) - exp(-α c)) / (1 - exp(-α c)) ],   α = 5 / c
 
-| variable | symbol |
-|---|---|
-| num_intervals | n |
-| cutoff | c, Å; x(c) = 0 and x(0) = n |
-| uniform | w: 0 puts knots where exponential-normal bases are narrow, 1 spaces them evenly |
+::
+
+    | variable | symbol |
+    |---|---|
+    | num_intervals | n |
+    | cutoff | c, Å; x(c) = 0 and x(0) = n |
+    | uniform | w: 0 puts knots where exponential-normal bases are narrow, 1 spaces them evenly |
 
 In interval k = floor(x), with t = x - k, a filter is Σ_q a_q t^q. The table stores these coefficients and not values
 and slopes at the knots, because differences of nearly equal values would amplify the rounding to float32. The fifth
@@ -92,7 +96,9 @@ class TabulatedFilters(nn.Module):
     """Callable like `TensorNet.filters`: distances [E], Å -> one [E,3,C] for the embedding and for every layer.
 
     coefficients [L+1,n,6,3,C]; own [L+1,3,C], the exact filters of distance 0 (an atom's message to itself).
-    error: the largest measured error of values and of slopes, relative to the largest value and slope of the set.
+
+    Args:
+        error: The largest measured error of values and of slopes, relative to the largest value and slope of the set.
     """
 
     coefficients: Tensor
@@ -124,11 +130,15 @@ class TabulatedFilters(nn.Module):
 def tabulate(network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32) -> TabulatedFilters:
     """Table of a network's filters whose measured error is within `bound`, on the network's device.
 
-    network: a TensorNet, or another module with the `config`, `norm` and `filters(distances)` of a TensorNet.
-
     Small tables, one for each of MIXTURES, decide the spacing of the knots. The number of intervals follows from the
     error of the slope, which is proportional to its power of -DEGREE. A table of MOST_INTERVALS is returned whatever
-    its error: see `.error`. Raises ValueError if the bound is not > 0.
+    its error: see `.error`.
+
+    Args:
+        network: A TensorNet, or another module with the `config`, `norm` and `filters(distances)` of a TensorNet.
+
+    Raises:
+        ValueError: If the bound is not > 0.
     """
     if not bound > 0:
         raise ValueError(f"bound must be > 0, got {bound}")

@@ -1,17 +1,19 @@
 """The operations of a TensorNet, one readable function each: the oracle of every kernel. Derivatives are autograd's.
 
-| operation | formula | in kernels |
-|---|---|---|
-| geometry, cut | r = |d|, d / r; the cutoff function | edge_geometry, pair_values |
-| embed | Σ_j f(r_ij) Z_ij (1 + [d]× + (d dᵀ - 1/3)) | embedding_sum, element_sums, pair_forms |
-| normalise | X / (|X|² + 1) | nine, atom_functions |
-| message | Σ_j f(r_ij) Y_j + f(0) Y_i | messages, multilinear, pair_forms |
-| product, update | f (Y M + M Y) or 2 Y M; X + D + f D D | nine, interaction, atom_functions |
-| readout | squared norms of the three parts | readout |
-| equilibrate | charges that sum to that of their system | charge_equilibration |
-| coulomb | Coulomb energies of pairs | coulomb |
-| slope | derivative of an activation | activations, edge_maps |
-| scatter_forces | forces and virials from gradients of edge vectors | forces |
+::
+
+    | operation | formula | in kernels |
+    |---|---|---|
+    | geometry, cut | r = |d|, d / r; the cutoff function | edge_geometry, pair_values |
+    | embed | Σ_j f(r_ij) Z_ij (1 + [d]× + (d dᵀ - 1/3)) | embedding_sum, element_sums, pair_forms |
+    | normalise | X / (|X|² + 1) | nine, atom_functions |
+    | message | Σ_j f(r_ij) Y_j + f(0) Y_i | messages, multilinear, pair_forms |
+    | product, update | f (Y M + M Y) or 2 Y M; X + D + f D D | nine, interaction, atom_functions |
+    | readout | squared norms of the three parts | readout |
+    | equilibrate | charges that sum to that of their system | charge_equilibration |
+    | coulomb | Coulomb energies of pairs | coulomb |
+    | slope | derivative of an activation | activations, edge_maps |
+    | scatter_forces | forces and virials from gradients of edge vectors | forces |
 
 The formulas stand in `torchmdx/models`, where the networks use them; this module names them for tests of kernels. Only
 what the networks leave to autograd is written here.

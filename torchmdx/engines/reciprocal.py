@@ -4,11 +4,13 @@ For steps that need no further derivatives. Phases are computed in the dtype of 
 reduced to one turn before they are rounded to that of the charges, in which the products are. Nothing is read on the
 host once the list of vectors is there.
 
-| variable | symbol | shape |
-|---|---|---|
-| cosines, sines | cos and sin of k · r | [N,K] |
-| real, imaginary | A(k) times the two parts of S(k) | [K,M] |
-| potentials | derivatives of the energy in charges of unit weight | [N,M] |
+::
+
+    | variable | symbol | shape |
+    |---|---|---|
+    | cosines, sines | cos and sin of k · r | [N,K] |
+    | real, imaginary | A(k) times the two parts of S(k) | [K,M] |
+    | potentials | derivatives of the energy in charges of unit weight | [N,M] |
 """
 
 from __future__ import annotations

@@ -62,16 +62,21 @@ ENGINES: dict[str, RegisteredEngine] = {}
 def register_engine(name: str, serves: Serves, make: Make, *, priors: bool = False, domains: bool = False) -> None:
     """Registers an engine under a name, for the plan of every potential that it serves.
 
-    serves: serves(request) returns None if the engine evaluates what is requested, else the reason why not, for
-        plans and reports. A `torchmdx.engines.Request` holds facts: config, priors, work, precision, machine, network.
-    make: make(potential, batch, stress=..., precision=...) returns an `Engine`.
-    priors: whether the engine evaluates priors too; otherwise it is not asked about potentials with priors.
-    domains: whether it evaluates a part of a system (`Domain`); otherwise it is not asked about domains.
-
     The first registered engine that serves is preferred to those of the package, except in float64, which takes the
     exact model. The first evaluation of a step is compared with the exact model. `torchmdx.engines.conformance` tests
-    an engine. A registration is valid in its process. Raises ValueError for a name that is taken, TypeError for
-    arguments that cannot be called.
+    an engine. A registration is valid in its process.
+
+    Args:
+        serves: serves(request) returns None if the engine evaluates what is requested, else the reason why not, for
+            plans and reports. A `torchmdx.engines.Request` holds facts: config, priors, work, precision, machine,
+            network.
+        make: make(potential, batch, stress=..., precision=...) returns an `Engine`.
+        priors: Whether the engine evaluates priors too; otherwise it is not asked about potentials with priors.
+        domains: Whether it evaluates a part of a system (`Domain`); otherwise it is not asked about domains.
+
+    Raises:
+        ValueError: For a name that is taken.
+        TypeError: For arguments that cannot be called.
     """
     if not (isinstance(name, str) and name.isidentifier()):
         raise ValueError(f"an engine's name must consist of letters, digits and _, got {name!r}")
@@ -87,7 +92,11 @@ def register_engine(name: str, serves: Serves, make: Make, *, priors: bool = Fal
 
 
 def unregister_engine(name: str) -> None:
-    """Forgets a registered engine; steps that use it keep it. Raises ValueError for a name that is not registered."""
+    """Forgets a registered engine; steps that use it keep it.
+
+    Raises:
+        ValueError: For a name that is not registered.
+    """
     if name not in ENGINES:
         raise ValueError(f"the engine must be one of {', '.join(ENGINES) or 'those registered: none'}, got {name!r}")
     del ENGINES[name]

@@ -38,7 +38,8 @@ ALL = Extent(None, None)
 def blocks_of(edges: Edges, most_atoms: int, most_edges: int, divided_at: Sequence[int] = ()) -> list[AtomBlock]:
     """All atoms in blocks with a limited number of atoms and edges, but at least one atom. Reads the list on the host.
 
-    divided_at: numbers of first atoms at which a block ends.
+    Args:
+        divided_at: Numbers of first atoms at which a block ends.
     """
     ends, found, first = edges.row_ptr.tolist(), [], 0
     stops = sorted({*divided_at, edges.num_atoms})

@@ -49,7 +49,10 @@ def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potent
     """The potential for an evaluation with these edges, in blocks where that saves memory; sharing its weights.
 
     On a GPU, for networks of other classes and with create_graph it is the potential itself: the derivative of a block
-    cannot be differentiated. Raises MemoryError, with an estimate, for more memory than the machine has available.
+    cannot be differentiated.
+
+    Raises:
+        MemoryError: With an estimate, for more memory than the machine has available.
     """
     network = potential.network
     made = in_blocks(network)
@@ -92,9 +95,11 @@ def _require_memory(estimate: int, num_atoms: int, dtype: torch.dtype) -> None:
 class BlockedTensorNet(nn.Module):
     """The features of a TensorNet; differentiable once, by the edge vectors.
 
-    within [2L+2]: for atoms sorted by their hops from the first ones, how many have at most k hops. Then the features
-    are those of the atoms with at most L+1 hops, which are all that depend on the positions of the first ones; the
-    derivative is right by these positions only, and layers evaluate no other atoms than these need.
+    Args:
+        within ([2L+2]): For atoms sorted by their hops from the first ones, how many have at most k hops. Then the
+            features are those of the atoms with at most L+1 hops, which are all that depend on the positions of the
+            first ones; the derivative is right by these positions only, and layers evaluate no other atoms than these
+            need.
     """
 
     def __init__(self, network: TensorNet, within: Sequence[int] = ()) -> None:

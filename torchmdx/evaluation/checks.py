@@ -61,7 +61,8 @@ def measured(
 ) -> Conformance:
     """The results of a suite: name, requirement, largest error allowed, and the function that measures the error.
 
-    case: makes what is measured, once for each check. A check that raises has failed, with the exception as reason.
+    Args:
+        case: Makes what is measured, once for each check. A check that raises has failed, with the exception as reason.
     """
     checks = []
     for name, asks, allowed, measure in suite:

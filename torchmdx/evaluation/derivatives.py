@@ -69,10 +69,13 @@ def evaluate(
 ) -> Result:
     """Energy of every system of a batch, with forces and stress.
 
-    edges: a list for this batch with a cutoff of at least `potential.search_cutoff(batch)`; None: searched here.
-    create_graph: keeps the graph, so that a loss on forces or stress can be differentiated.
-    Raises ValueError for unsupported elements, an overflowed list, coincident atoms, or a cell that cannot be searched
-    (CapacityError).
+    Args:
+        edges: A list for this batch with a cutoff of at least `potential.search_cutoff(batch)`; None: searched here.
+        create_graph: Keeps the graph, so that a loss on forces or stress can be differentiated.
+
+    Raises:
+        ValueError: For unsupported elements, an overflowed list, coincident atoms, or a cell that cannot be searched
+            (CapacityError).
     """
     check_fork(potential.device)
     batch = Batch.of(batch)
@@ -249,7 +252,8 @@ def strained(vectors: Tensor, strain: Tensor, edges: Edges, system_index: Tensor
 def require_apart(edges: Edges, vectors: Tensor, order: Tensor | None = None) -> None:
     """Raises AtomsTogether if an edge is shorter than SAME_PLACE.
 
-    order [N]: the caller's number of each atom, if it differs from the list's.
+    Args:
+        order ([N]): The caller's number of each atom, if it differs from the list's.
     """
     together = are_together(vectors)
     if together.any():

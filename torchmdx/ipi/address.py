@@ -39,7 +39,11 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def connect(self, timeout: float) -> socket.socket:
-        """A blocking connection. Raises OSError, among them TimeoutError after `timeout` seconds."""
+        """A blocking connection.
+
+        Raises:
+            OSError: Among them TimeoutError after `timeout` seconds.
+        """
         if self.path is not None:
             connection = socket.socket(socket.AF_UNIX)
             try:

@@ -32,7 +32,9 @@ Arrays = Numbers | Sequence[Numbers]
 class _Boxes:
     """rows: cells [K,3,3], Å. factors [K,1,1]: from stress, eV/Å³, to virial, Hartree.
 
-    key: the cells as they were given, bohr. flat [K]: which cells have no volume; None if all have one.
+    Attributes:
+        key: The cells as they were given, bohr.
+        flat ([K]): Which cells have no volume; None if all have one.
     """
 
     key: list[bytes | bool]
@@ -55,9 +57,10 @@ class _Boxes:
 class Beads:
     """Evaluates any number of copies of a structure, at positions and cells of their own, in one captured step.
 
-    system: elements, charge and periodic directions of the structure. precision: as for CapturedStep. A step is made
-    for each number of copies, up to MOST_STEPS; further numbers use a larger step, whose last copies then repeat the
-    last structure.
+    Args:
+        system: Elements, charge and periodic directions of the structure.
+        precision: As for CapturedStep. A step is made for each number of copies, up to MOST_STEPS; further numbers use
+            a larger step, whose last copies then repeat the last structure.
     """
 
     def __init__(self, potential: Potential | Ensemble, system: System, *, precision: str | None = None) -> None:
@@ -80,8 +83,10 @@ class Beads:
         """Energies [K], forces [K,N,3] and virials [K,3,3] at positions [K,N,3] and cells [K,3,3]; atomic units.
 
         Positions and cells: arrays, or sequences of K arrays. Rows of a cell are lattice vectors, or its columns with
-        `columns`. The virial is -∂E/∂strain; zero for a cell without volume. Raises ValueError for another number of
-        atoms, and what CapturedStep raises.
+        `columns`. The virial is -∂E/∂strain; zero for a cell without volume.
+
+        Raises:
+            ValueError: For another number of atoms, and what CapturedStep raises.
         """
         count = len(positions)
         self._require_positions(positions)
@@ -160,7 +165,9 @@ def load_beads(
 ) -> Beads:
     """Beads of a potential, as `Calculator` takes it, and of a structure; warns of what the potential was not made for.
 
-    Raises ValueError or TypeError for a bad option, and as `torchmdx.load`.
+    Raises:
+        ValueError: For a bad option, and as `torchmdx.load`.
+        TypeError: For a bad option, and as `torchmdx.load`.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")

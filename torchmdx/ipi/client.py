@@ -29,9 +29,10 @@ class Served:
 class Client:
     """Serves `beads` to the i-PI server at an address.
 
-    wait: seconds for which it tries to reach the server, at first and after a lost connection. A connection that is
-    closed before anything was evaluated does not begin that time anew. report: is given a line of text about every
-    connection. `served` counts, also after an error.
+    Args:
+        wait: Seconds for which it tries to reach the server, at first and after a lost connection. A connection that is
+            closed before anything was evaluated does not begin that time anew.
+        report: Is given a line of text about every connection. `served` counts, also after an error.
     """
 
     def __init__(self, beads: Beads, address: Address, *, wait: float, report: Callable[[str], None]) -> None:
@@ -42,9 +43,12 @@ class Client:
         self._deadline = 0.0
 
     def run(self) -> Served:
-        """Serves until the server says EXIT. Raises ConnectionError if none can be reached, and errors of evaluations.
+        """Serves until the server says EXIT.
 
         The connection is closed whatever happens, so that the server gives an unanswered request to another client.
+
+        Raises:
+            ConnectionError: If none can be reached, and errors of evaluations.
         """
         self._deadline = time.monotonic() + self.wait
         while True:

@@ -1,5 +1,7 @@
 """The driver of i-PI's `ffdirect`: evaluates all beads of a request in one captured step, inside of i-PI's process.
 
+::
+
     <ffdirect name='torchmdx' pbc='False'>
       <pes>custom</pes> <pes_path>pes_torchmdx.py</pes_path> <batch_size>32</batch_size>
       <parameters>{template: ethanol.xyz, model: organic-1}</parameters>
@@ -33,10 +35,17 @@ Answer = tuple[float, Numbers, Numbers, str]
 class TorchmdxDriver(Dummy_driver):
     """Evaluates one structure or a list of them for i-PI, with virials.
 
-    template: file with the elements, the order of atoms and the periodic directions of the structure. model: as for
-    `torchmdx.load`. device: "cpu", "cuda" or "cuda:1". dtype: as for Calculator. charge: in e, instead of the file's.
-    index: of the structure in the file, as in ASE. i-PI's `<parameters>` has them as text. Raises ValueError or
-    TypeError for parameters that are unknown or bad.
+    Args:
+        template: File with the elements, the order of atoms and the periodic directions of the structure.
+        model: As for `torchmdx.load`.
+        device: "cpu", "cuda" or "cuda:1".
+        dtype: As for Calculator.
+        charge: In e, instead of the file's.
+        index: Of the structure in the file, as in ASE. i-PI's `<parameters>` has them as text.
+
+    Raises:
+        ValueError: For parameters that are unknown or bad.
+        TypeError: For parameters that are unknown or bad.
     """
 
     def __init__(

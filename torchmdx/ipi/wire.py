@@ -1,14 +1,14 @@
 """Messages of the i-PI protocol: a header of twelve characters, then numbers in atomic units.
 
-The server asks and the client answers:
+The server asks and the client answers::
 
-| from the server | numbers | answer |
-|---|---|---|
-| STATUS | | NEEDINIT, READY or HAVEDATA |
-| INIT | number of the replica, length of a text, text | |
-| POSDATA | cell, its inverse, number of atoms, positions | |
-| GETFORCE | | FORCEREADY, energy, number of atoms, forces, virial, length of a text, text |
-| EXIT | | |
+    | from the server | numbers | answer |
+    |---|---|---|
+    | STATUS | | NEEDINIT, READY or HAVEDATA |
+    | INIT | number of the replica, length of a text, text | |
+    | POSDATA | cell, its inverse, number of atoms, positions | |
+    | GETFORCE | | FORCEREADY, energy, number of atoms, forces, virial, length of a text, text |
+    | EXIT | | |
 
 i-PI 3.3 ends the text of INIT with "batch_size:K" if every POSDATA is to hold K structures: number of atoms, then all
 cells with their inverses, then all positions. FORCEREADY then has all energies, the number of atoms, all forces, all
@@ -66,7 +66,8 @@ class Wire:
     def structures(self, num_atoms: int, batch: int | None) -> tuple[Numbers, Numbers]:
         """The rest of POSDATA: cells [K,3,3] with lattice vectors as rows, and positions [K,N,3].
 
-        Raises ValueError for another number of atoms than expected.
+        Raises:
+            ValueError: For another number of atoms than expected.
         """
         count = batch or 1
         if batch is None:

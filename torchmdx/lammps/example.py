@@ -39,7 +39,11 @@ write_restart   water.restart
 
 
 def write_example(folder: Path, model: str = "organic-1", molecules: int = 64) -> list[Path]:
-    """Writes data.water and in.water into a folder; returns their paths. Raises FileExistsError for existing files."""
+    """Writes data.water and in.water into a folder; returns their paths.
+
+    Raises:
+        FileExistsError: For existing files.
+    """
     files = [folder / "data.water", folder / "in.water"]
     for file in files:
         require_new(file, remedy="choose another folder")
@@ -64,8 +68,9 @@ def water(molecules: int, seed: int = 0) -> Atoms:
 
 
 def data_file(atoms: Atoms, elements: list[str], title: str) -> str:
-    """A data file for atom_style atomic; atom types are the elements in this order. The cell must be LAMMPS's own form,
-    a along x and b in the plane of x and y.
+    """A data file for atom_style atomic; atom types are the elements in this order.
+
+    The cell must be LAMMPS's own form, a along x and b in the plane of x and y.
     """
     cell = atoms.cell.array
     if np.abs(np.triu(cell, 1)).max() > 1e-9 or (np.diag(cell) <= 0).any():

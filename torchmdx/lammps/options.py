@@ -72,7 +72,8 @@ class GivenOptions:
 def split(arguments: Sequence[str]) -> tuple[list[str], GivenOptions]:
     """Takes LAMMPS's options out of a command line; returns the rest, and them.
 
-    Raises ValueError for options that cannot work, and for missing values.
+    Raises:
+        ValueError: For options that cannot work, and for missing values.
     """
     rest, given, color = [], GivenOptions(), list[str]()
     words = list(arguments)

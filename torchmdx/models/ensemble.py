@@ -1,5 +1,7 @@
 """Ensemble: several potentials evaluated together, with the mean and the standard deviation of their results.
 
+::
+
     mean    x̄ = Σ_m x_m / k                                   energy, energies, forces, stress, charges
     spread  σ(E)   = sqrt( Σ_m (E_m - Ē)² / (k - 1) )          of a system, eV
             σ(F_i) = sqrt( Σ_m |F_mi - F̄_i|² / (k - 1) )       of an atom, eV/Å
@@ -29,11 +31,14 @@ UNCALIBRATED = (1.0, 1.0)
 class Ensemble(nn.Module):
     """Potentials with the same cutoff and elements. Accepted wherever a potential is; results are means and spreads.
 
-    names: names of the members in messages; None: "member 0" and so on. Members may differ in architecture.
-    spread_factors: of the spreads of energies and of forces, by which they are as large as the errors on labelled
-    frames; all spreads are multiplied by them.
-    Raises ValueError for fewer than two members, and, naming two members and their values, for different cutoffs,
-    elements, dtypes or devices.
+    Args:
+        names: Names of the members in messages; None: "member 0" and so on. Members may differ in architecture.
+        spread_factors: Of the spreads of energies and of forces, by which they are as large as the errors on labelled
+            frames; all spreads are multiplied by them.
+
+    Raises:
+        ValueError: For fewer than two members, and, naming two members and their values, for different cutoffs,
+            elements, dtypes or devices.
     """
 
     def __init__(

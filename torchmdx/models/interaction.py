@@ -16,16 +16,20 @@ class Interaction(nn.Module):
     D = W₂ P / (|P|² + 1)
     X ← X̂ + D + (1 + q/10) D D
 
-    | variable | symbol |
-    |---|---|
-    | weights | f(r) [E,3,C], one filter per part: `filters` of the radial basis, times the cosine cutoff |
-    | mix_in, mix_out | W₁, W₂, one matrix per part |
-    | m | M [N,9,C], sum of messages; the atom itself counts as a neighbour at distance 0 |
-    | charge | q [N], total charge of the atom's system |
-    | factor | 1 + q/10 |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | weights | f(r) [E,3,C], one filter per part: `filters` of the radial basis, times the cosine cutoff |
+        | mix_in, mix_out | W₁, W₂, one matrix per part |
+        | m | M [N,9,C], sum of messages; the atom itself counts as a neighbour at distance 0 |
+        | charge | q [N], total charge of the atom's system |
+        | factor | 1 + q/10 |
 
     The product of O(3) keeps parity (see `symmetric_product`); that of SO(3) may distinguish mirror images.
-    gathers: messages carry the tensors of neighbours, else those of the atom that receives them.
+
+    Args:
+        gathers: Messages carry the tensors of neighbours, else those of the atom that receives them.
     """
 
     def __init__(

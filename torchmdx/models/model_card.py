@@ -16,10 +16,11 @@ from torchmdx.structures.system import LAST_ELEMENT
 class Card:
     """Metadata of a potential, stored in checkpoints. Checked on construction.
 
-    elements: atomic numbers in the training data; charges: total charges in the training data, e; None if unknown.
-    Other elements are refused, because the network has random, untrained weights for them.
-    closed_shell: all training structures had an even number of electrons. periodic: whether some of them were periodic;
-    None if unknown.
+    Attributes:
+        elements: Atomic numbers in the training data; charges: total charges in the training data, e; None if unknown.
+            Other elements are refused, because the network has random, untrained weights for them.
+        closed_shell: All training structures had an even number of electrons.
+        periodic: Whether some of them were periodic; None if unknown.
     """
 
     name: str = ""
@@ -69,7 +70,8 @@ class Card:
     def from_text(cls, text: str) -> Card:
         """The card that `to_text` wrote. Ignores unknown fields, which a later version may have added.
 
-        Raises ValueError for any other text.
+        Raises:
+            ValueError: For any other text.
         """
         try:
             values = parse_json(text)
@@ -98,7 +100,8 @@ class Card:
     def doubts(self, atomic_numbers: Iterable[int], charge: float, periodic: bool = False) -> list[str]:
         """Reasons, apart from elements, why a structure may be outside the training data.
 
-        periodic: whether it is periodic in any direction.
+        Args:
+            periodic: Whether it is periodic in any direction.
         """
         found = []
         if periodic and self.periodic is False:

@@ -31,8 +31,9 @@ class Potential(nn.Module):
     constants and all energies are float64, whatever the dtype of the network: the reference energies of a protein sum
     to 10⁷ eV, where float32 resolves 1 eV.
 
-    card: name and training data of the potential, if known; checkpoints contain it. origin: the file whose weights it
-    has; None in memory, and once it is trained.
+    Attributes:
+        card: Name and training data of the potential, if known; checkpoints contain it.
+        origin: The file whose weights it has; None in memory, and once it is trained.
     """
 
     origin: Origin | None = None
@@ -274,7 +275,11 @@ class Potential(nn.Module):
         return [doubt for prior in self._priors() for doubt in prior.doubts(self.card.title, periodic, charge)]
 
     def fill(self, tensors: dict[str, Tensor], origin: str) -> None:
-        """Copies tensors by name and adopts their dtype. Raises ValueError, naming `origin`, if they do not fit."""
+        """Copies tensors by name and adopts their dtype.
+
+        Raises:
+            ValueError: Naming `origin`, if they do not fit.
+        """
         require_fit(self.state_dict(), tensors, origin)
         # Embeddings and reference energies of untrained elements may have any value, NaN included.
         tables = [f"{name}.weight" for name, part in self.named_modules() if isinstance(part, nn.Embedding)]

@@ -1,5 +1,7 @@
 """QET (Ko et al., charge-equilibrated TensorNet of matgl): a TensorNet whose atoms exchange charge within a system.
 
+::
+
     q_i = (μ - χ_i) / η_i,  μ = (Q + Σ_j χ_j / η_j) / Σ_j 1 / η_j                 charges that sum to Q
     V_i = Σ_j w_ij q_j  or, where messages carry an atom's own tensors,  V_i = q_i Σ_j w_ij
     w_ij = k erf(r_ij / (√2 γ_ij)) / r_ij · f(r_ij),  γ_ij² = σ_i² + σ_j²         for neighbours up to the cutoff
@@ -32,8 +34,9 @@ HARDNESSES = ("environment", "element")
 class QETConfig(TensorNetConfig):
     """Settings of a QET: those of its TensorNet with a gated head, and of the equilibration.
 
-    hardness: "environment", a network of the features of an atom, or "element", a weight of each element.
-    coulomb: energy of two elementary charges 1 Å apart, eV Å.
+    Attributes:
+        hardness: "environment", a network of the features of an atom, or "element", a weight of each element.
+        coulomb: Energy of two elementary charges 1 Å apart, eV Å.
     """
 
     charges: ClassVar[bool] = True  # it predicts them

@@ -15,11 +15,13 @@ from torchmdx.models.cutoff import cosine_cutoff
 class ExpNormalBasis(nn.Module):
     """φ_k(r) = f(r) exp(-β_k (exp(-α r) - μ_k)²),  α = 5 / cutoff
 
-    | variable | symbol |
-    |---|---|
-    | means | μ_k [R], equally spaced from exp(-cutoff) to 1 |
-    | betas | β_k [R], (2 / R · (1 - exp(-cutoff)))⁻² |
-    | nearness | exp(-α r) |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | means | μ_k [R], equally spaced from exp(-cutoff) to 1 |
+        | betas | β_k [R], (2 / R · (1 - exp(-cutoff)))⁻² |
+        | nearness | exp(-α r) |
 
     Gaussians in exp(-α r), which are densest at short distances, times the cosine cutoff f(r), as in PhysNet.
     """
@@ -57,10 +59,12 @@ class GaussianBasis(nn.Module):
 class BesselBasis(nn.Module):
     """φ_k(r) = Σ_m M_km sinc(m r / c),  m = 1 ... R + 1,  sinc(x) = sin(π x) / (π x)
 
-    | variable | symbol |
-    |---|---|
-    | mix | M [R,R+1] |
-    | frequencies | m / c [R+1], 1/Å |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | mix | M [R,R+1] |
+        | frequencies | m / c [R+1], 1/Å |
 
     Sums of neighbouring spherical Bessel functions of order 0 that vanish with their slope at the cutoff c, made
     orthogonal (Kocer, Mason & Erturk, AIP Advances 10, 015021, 2020). Without parameters.

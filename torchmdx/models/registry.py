@@ -87,16 +87,22 @@ def register_model(
 ) -> None:
     """Registers a model under a name, for `Potential`, checkpoints and the configuration of a training.
 
-    config: a frozen dataclass of plain values (numbers, strings, booleans, tuples of these) with at least `cutoff`, Å,
-        and `max_z`.
-    network: makes a module from a configuration. Its forward(edges, vectors, atomic_numbers, charge) returns features
-        [N,C] of atoms from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's system.
-    head: makes a module from a configuration: features [N,C] to outputs [N]. None: the default head, for which the
-        configuration needs `num_channels` C, and may have `activation`, `num_head_layers` and `head`.
-
     docs/add_a_model.md lists the requirements of the network; `torchmdx.evaluation.conformance.check` tests them. A
     registration is valid in its process: register a model where it is defined, before its checkpoints are loaded.
-    Raises ValueError for a name that is taken, TypeError or ValueError for an unsuitable configuration.
+
+    Args:
+        config: A frozen dataclass of plain values (numbers, strings, booleans, tuples of these) with at least `cutoff`,
+            Å, and `max_z`.
+        network: Makes a module from a configuration. Its forward(edges, vectors, atomic_numbers, charge) returns
+            features [N,C] of atoms from edge vectors [E,3] Å, atomic_numbers [N] and the charge [N] of each atom's
+            system.
+        head: Makes a module from a configuration: features [N,C] to outputs [N]. None: the default head, for which the
+            configuration needs `num_channels` C, and may have `activation`, `num_head_layers` and `head`.
+
+    Raises:
+        ValueError: For a name that is taken.
+        TypeError: For an unsuitable configuration.
+        ValueError: For an unsuitable configuration.
     """
     _require_name("model", name)
     _require_frozen(name, config)
@@ -113,14 +119,19 @@ def register_model(
 def register_prior(config: type[PriorConfig], prior: Callable[[Any], Prior]) -> None:
     """Registers a prior under `config.name`, for `Potential`, checkpoints and the configuration of a training.
 
-    config: a frozen dataclass of plain values derived from `torchmdx.models.priors.base.PriorConfig`, with the class
-        attribute `name` and, unless the prior overrides `cutoff`, the setting `cutoff`, Å.
-    prior: makes a `torchmdx.models.priors.base.Prior` from a configuration. Its forward(geometry) returns the energies
-        [N] of the atoms, eV. It has no weights: tables are buffers with persistent=False.
-
     docs/add_a_model.md lists the requirements of the prior; `torchmdx.evaluation.conformance.check` tests them. A
     registration is valid in its process: register a prior where it is defined, before checkpoints with it are loaded.
-    Raises ValueError for a name that is taken, TypeError or ValueError for an unsuitable configuration.
+
+    Args:
+        config: A frozen dataclass of plain values derived from `torchmdx.models.priors.base.PriorConfig`, with the
+            class attribute `name` and, unless the prior overrides `cutoff`, the setting `cutoff`, Å.
+        prior: Makes a `torchmdx.models.priors.base.Prior` from a configuration. Its forward(geometry) returns the
+            energies [N] of the atoms, eV. It has no weights: tables are buffers with persistent=False.
+
+    Raises:
+        ValueError: For a name that is taken.
+        TypeError: For an unsuitable configuration.
+        ValueError: For an unsuitable configuration.
     """
     if not (isinstance(config, type) and issubclass(config, PriorConfig)):
         raise TypeError(f"the config of a prior must be a class derived from PriorConfig, got {config!r}")
@@ -184,8 +195,9 @@ def make_head(config: ModelConfig) -> nn.Module:
 def make_prior(config: PriorConfig, model: ModelConfig) -> Prior:
     """The prior of a configuration, for a model.
 
-    Raises ValueError for a model without what the prior needs and for a prior with weights, TypeError for a
-    configuration that is not registered.
+    Raises:
+        ValueError: For a model without what the prior needs and for a prior with weights.
+        TypeError: For a configuration that is not registered.
     """
     registered = PRIORS.get(getattr(config, "name", ""))
     if registered is None or registered.config is not type(config):

@@ -86,10 +86,12 @@ class TensorNet(nn.Module):
     X⁰ = embedding;  X^{l+1} = interaction_l(X^l);  features = silu(W norm(|I|², |A|², |S|²))
     Without `readout_activation`, features = W norm(|I|², |A|², |S|²).
 
-    | variable | symbol |
-    |---|---|
-    | x | X^l [N,9,C], with the parts I, A, S (see tensors.py) |
-    | norm, readout | layer norm, and W with its bias; `activation` may replace silu |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | x | X^l [N,9,C], with the parts I, A, S (see tensors.py) |
+        | norm, readout | layer norm, and W with its bias; `activation` may replace silu |
     """
 
     def __init__(self, config: TensorNetConfig) -> None:

@@ -2,6 +2,8 @@
 
 The matrix of components (s; a; q) is
 
+::
+
     X = s·1  +  [  0  -az  ay ]  +  [ qxx  qxy  qxz        ]
                 [  az  0  -ax ]     [ qxy  qyy  qyz        ]
                 [ -ay  ax  0  ]     [ qxz  qyz  -qxx - qyy ]

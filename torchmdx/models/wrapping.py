@@ -35,19 +35,24 @@ def wrap(
 ) -> Potential:
     """A potential that evaluates a trained module of your own, for everything that takes potentials.
 
-    module: the parameters of its forward name what it needs: `vectors`, `edge_index`, `positions`, `shifts`,
-        `atomic_numbers`, `system_index`, `num_systems`, `charge` (torchmdx.models.wrapped.ARGUMENTS says what each is).
-        It returns energies, or energies and charges [N] if `charges`. TorchScript modules are accepted.
-    cutoff: Å; pairs that are farther apart must contribute nothing.
-    elements: atomic numbers that it knows.
-    energies: whether it returns energies of "atoms" [N] or of "systems" [S].
-    name: what a checkpoint calls the module; None for the name of its class. `load` needs a module that was wrapped
-        under this name in the same process, since loading never runs code from a file.
-    energy_unit: eV in a unit of its energies, as torchmdx.structures.units.HARTREE.
+    Tries the module on three atoms. `torchmdx.evaluation.conformance.check` tests more.
 
-    Tries the module on three atoms. Raises TypeError or ValueError if it takes or returns something else, if energies
-    or gradients are not finite, do not depend on the geometry, or change from call to call, and if pairs at the cutoff
-    contribute. `torchmdx.evaluation.conformance.check` tests more.
+    Args:
+        module: The parameters of its forward name what it needs: `vectors`, `edge_index`, `positions`, `shifts`,
+            `atomic_numbers`, `system_index`, `num_systems`, `charge` (torchmdx.models.wrapped.ARGUMENTS says what each
+            is). It returns energies, or energies and charges [N] if `charges`. TorchScript modules are accepted.
+        cutoff: Å; pairs that are farther apart must contribute nothing.
+        elements: Atomic numbers that it knows.
+        energies: Whether it returns energies of "atoms" [N] or of "systems" [S].
+        name: What a checkpoint calls the module; None for the name of its class. `load` needs a module that was wrapped
+            under this name in the same process, since loading never runs code from a file.
+        energy_unit: eV in a unit of its energies, as torchmdx.structures.units.HARTREE.
+
+    Raises:
+        TypeError: If it takes or returns something else, if energies or gradients are not finite, do not depend on the
+            geometry, or change from call to call, and if pairs at the cutoff contribute.
+        ValueError: If it takes or returns something else, if energies or gradients are not finite, do not depend on the
+            geometry, or change from call to call, and if pairs at the cutoff contribute.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got a {type(module).__name__}")

@@ -18,8 +18,12 @@ CHUNK = 4_000_000
 def brute_force(batch: Batch, cutoff: float, capacity: int | None = None) -> Edges:
     """All pairs closer than `cutoff` (Å) in a batch of any cells, sorted by target, then source, then shift.
 
-    capacity: number of slots; None for as many as there are edges. Raises ValueError for a cutoff that is not
-    positive and finite, CapacityError for cells that can't be searched (`images`) and more edges than memory holds.
+    Args:
+        capacity: Number of slots; None for as many as there are edges.
+
+    Raises:
+        ValueError: For a cutoff that is not positive and finite.
+        CapacityError: For cells that can't be searched (`images`) and more edges than memory holds.
     """
     require_cutoff(cutoff)
     require_countable(batch.cell, batch.pbc, cutoff)

@@ -1,6 +1,6 @@
 """Edges: the neighbour list every model and kernel reads, and the one place that defines its padding.
 
-Layout, for N atoms and a capacity of E slots:
+Layout, for N atoms and a capacity of E slots::
 
     row_ptr [N+1]   the edges of target atom i are the slots row_ptr[i] .. row_ptr[i+1]-1
     target  [E]     ascending; target[e] = i for every slot of row i
@@ -80,7 +80,8 @@ class Edges:
 def from_lists(target: Tensor, source: Tensor, shifts: Tensor, num_atoms: int, capacity: int) -> Edges:
     """Edges from a list sorted by target: counts rows and pads or cuts to `capacity`.
 
-    Raises ValueError when the capacity cannot be addressed with int32.
+    Raises:
+        ValueError: When the capacity cannot be addressed with int32.
     """
     if not 0 <= capacity <= MOST_EDGES:
         raise ValueError(f"capacity must be from 0 to {MOST_EDGES} edges, got {capacity}")

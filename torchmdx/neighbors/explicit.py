@@ -24,7 +24,8 @@ WIDER = 1e-6
 def copies(places: Tensor, pbc: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Atoms [M] and whole shifts [M,3] of all copies with fractional coordinates from low [3] to high [3].
 
-    places [N,3]: fractional coordinates of the atoms. Only periodic directions have copies and limits.
+    Args:
+        places ([N,3]): Fractional coordinates of the atoms. Only periodic directions have copies and limits.
     """
     atoms, shifts = torch.arange(len(places), device=places.device), torch.zeros_like(places)
     for axis, periodic in enumerate(pbc.tolist()):

@@ -38,11 +38,13 @@ CELL_LIST_FROM = 1500
 class EdgeSearch:
     """All pairs within cutoff + skin of a batch, in buffers with fixed addresses and shapes.
 
+    Example::
+
         search = EdgeSearch(cutoff=5.0)
         edges = search.allocate(batch)
         for positions, cell in frames:
             edges = search.update(positions, cell)
-            while edges.overflow:      # reads the flag from the device
+            while edges.overflow:  # reads the flag from the device
                 search.grow()
                 edges = search.update(positions, cell)
 
@@ -56,9 +58,11 @@ class EdgeSearch:
     An `allocate` or `grow` that fails or is interrupted leaves the search as it was. After an interrupted `assign` or
     `update` call `renew`.
 
-    skin: Å beyond the cutoff. An update returns at once, without the host taking part, unless an atom moved more
-        than skin/2 or the cell changed enough to matter; `num_updates()` counts the real searches.
-    backend: "auto", or one of BACKENDS. reverse: also keep, in `reverse` [E], the slot of every edge's other direction.
+    Args:
+        skin: Å beyond the cutoff. An update returns at once, without the host taking part, unless an atom moved more
+            than skin/2 or the cell changed enough to matter; `num_updates()` counts the real searches.
+        backend: "auto", or one of BACKENDS.
+        reverse: Also keep, in `reverse` [E], the slot of every edge's other direction.
     """
 
     def __init__(self, cutoff: float, *, skin: float = 0.0, backend: str = "auto", reverse: bool = False) -> None:
@@ -83,8 +87,13 @@ class EdgeSearch:
     def allocate(self, batch: Batch, capacity: int | None = None) -> Edges:
         """Buffers for these atoms, systems and periodic directions, and the list at the batch's positions.
 
-        capacity: slots; None for those needed now and head-room. Raises ValueError for an unfit backend or capacity,
-        CapacityError for a cell that is flat or has too many images within the radius, and too many edges for memory.
+        Args:
+            capacity: Slots; None for those needed now and head-room.
+
+        Raises:
+            ValueError: For an unfit backend or capacity.
+            CapacityError: For a cell that is flat or has too many images within the radius, and too many edges for
+                memory.
         """
         require_countable(batch.cell, batch.pbc, self.radius)
         if capacity is not None:
@@ -110,10 +119,15 @@ class EdgeSearch:
         """Other atoms in the same buffers: as many atoms and systems as allocated, in systems of other sizes.
 
         The next update searches, whatever the skin. False where the search cannot keep its buffers: they are new, as
-        after `grow`. Raises ValueError for other numbers, and CapacityError for cells that can't be searched.
+        after `grow`.
 
-        counts: atoms of each system, if the host knows them. Then nothing is read from the device, and an invalid cell
-        is flagged by the next update, as with `update`, instead of being refused here.
+        Args:
+            counts: Atoms of each system, if the host knows them. Then nothing is read from the device, and an invalid
+                cell is flagged by the next update, as with `update`, instead of being refused here.
+
+        Raises:
+            ValueError: For other numbers.
+            CapacityError: For cells that can't be searched.
         """
         old = self.batch
         if old is None:
@@ -161,8 +175,11 @@ class EdgeSearch:
     def grow(self) -> int:
         """Enlarges the capacity to what the last update needed, plus head room, and returns it. Reads the device.
 
-        Raises CapacityError when no capacity will do: too many edges for int32 or for memory, or a cell that can't be
-        searched, because it has no volume or the radius covers too many of its images. Then nothing has changed.
+        Then nothing has changed.
+
+        Raises:
+            CapacityError: When no capacity will do: too many edges for int32 or for memory, or a cell that can't be
+                searched, because it has no volume or the radius covers too many of its images.
         """
         batch = self._require_allocated()
         needed = self.require_growable()

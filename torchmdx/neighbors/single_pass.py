@@ -159,7 +159,8 @@ def _kept_tiles(counts: tuple[int, ...], rows: int, number: int, pinned: bool) -
 class OnePassCellList(OnePassSearch):
     """Bins, in seven kernels.
 
-    sizes: rows, columns and warps of the programs over pairs, bins per group of rows, programs per group.
+    Args:
+        sizes: Rows, columns and warps of the programs over pairs, bins per group of rows, programs per group.
     """
 
     def __init__(

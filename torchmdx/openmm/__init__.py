@@ -1,8 +1,10 @@
 """The OpenMM front door: potentials as forces of an openmm.System.
 
-    force = add_potential(system, topology, "model.safetensors")                   # all atoms
+Example::
+
+    force = add_potential(system, topology, "model.safetensors")  # all atoms
     mixed = create_mixed_system(mm_system, topology, ligand, "model.safetensors")  # a region, the rest by force field
-    (force,) = find(mixed)                                                         # also after XML
+    (force,) = find(mixed)  # also after XML
 
 The `transport` of a force is how positions and forces are passed: "native" (C++, replays the captured step on OpenMM's
 own stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs only OpenMM).

@@ -73,24 +73,32 @@ def add_potential(
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
 
-    potential: as for `torchmdx.Calculator`; None for the default potential. atoms: the atoms that it acts on, None for
-        all: indices, Atoms, Residues, names of residues, or a mask.
-    charge: total charge of these atoms, e, or with a unit; "auto": the sum of their MM charges, 0 if there are none.
-    mode, precision, skin: as for CapturedStep. audit_every: evaluations between audits, 0: none; a failure raises.
-    device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available. devices: several that share the atoms, as
-        for `torchmdx.DividedStep`; they need the transport "python".
-    transport: how positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
-    periodic: whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
-    scale_parameter: a global parameter of the Context, by default 1, that multiplies energy and forces.
-    max_force_spread, spread_file: for an ensemble, as for `torchmdx.Calculator`; the error ends the step.
-    energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference energies;
-        "total": minus those that a checkpoint of torchmd-net contains but disables (`remove_ref_energy`).
-    link_atoms, surroundings: hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with which
-        the potential's own charges interact, as `create_mixed_system` makes them.
-    coulomb_cutoff, coulomb: treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
+    Warns of a force field or the same potential for these atoms, and at the first evaluation of `atoms` that see their
+    own images.
 
-    Raises ValueError, TypeError, and ImportError for a missing transport. Warns of a force field or the same potential
-    for these atoms, and at the first evaluation of `atoms` that see their own images.
+    Args:
+        potential: As for `torchmdx.Calculator`; None for the default potential.
+        atoms: The atoms that it acts on, None for all: indices, Atoms, Residues, names of residues, or a mask.
+        charge: Total charge of these atoms, e, or with a unit; "auto": the sum of their MM charges, 0 if there are
+            none.
+        mode, precision, skin: As for CapturedStep.
+        audit_every: Evaluations between audits, 0: none; a failure raises.
+        device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
+        devices: Several that share the atoms, as for `torchmdx.DividedStep`; they need the transport "python".
+        transport: How positions and forces are passed between OpenMM and torch; "auto" takes the fastest available.
+        periodic: Whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
+        scale_parameter: A global parameter of the Context, by default 1, that multiplies energy and forces.
+        max_force_spread, spread_file: For an ensemble, as for `torchmdx.Calculator`; the error ends the step.
+        energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference
+            energies; "total": minus those that a checkpoint of torchmd-net contains but disables (`remove_ref_energy`).
+        link_atoms, surroundings: Hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with
+            which the potential's own charges interact, as `create_mixed_system` makes them.
+        coulomb_cutoff, coulomb: Treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
+
+    Raises:
+        ValueError: For a missing transport.
+        TypeError: For a missing transport.
+        ImportError: For a missing transport.
     """
     _require_known(transport, force_group)
     chosen, (is_periodic, missing_box) = checked_atoms(system, topology, atoms), choose_box(system, topology, periodic)

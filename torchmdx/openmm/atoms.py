@@ -30,8 +30,13 @@ def require_arguments(system: Any, topology: Any) -> None:
 def checked_atoms(system: openmm.System, topology: app.Topology, atoms: Region | None) -> tuple[int, ...] | None:
     """The indices of the atoms, None for all.
 
-    atoms: indices, Atoms and Residues of the topology, names of residues, or a mixture of these; one of them alone; or
-    a boolean mask of all atoms. Raises TypeError or ValueError for anything else, and for atoms given twice.
+    Args:
+        atoms: Indices, Atoms and Residues of the topology, names of residues, or a mixture of these; one of them alone;
+            or a boolean mask of all atoms.
+
+    Raises:
+        TypeError: For anything else, and for atoms given twice.
+        ValueError: For anything else, and for atoms given twice.
     """
     require_arguments(system, topology)
     count = system.getNumParticles()
@@ -107,9 +112,12 @@ def _of_residues(topology: app.Topology, name: str) -> list[int]:
 
 
 def elements_of(topology: app.Topology, atoms: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Atomic numbers of the chosen atoms. Raises ValueError, naming the atom, where the topology has no element.
+    """Atomic numbers of the chosen atoms.
 
     A virtual site with an element, such as a link atom, counts as an atom: OpenMM distributes its force.
+
+    Raises:
+        ValueError: Naming the atom, where the topology has no element.
     """
     every = list(topology.atoms())
     chosen = every if atoms is None else [every[i] for i in atoms]

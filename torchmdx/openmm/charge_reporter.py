@@ -25,8 +25,9 @@ DIPOLE_UNIT = unit.elementary_charge * unit.nanometer
 class Charges(NamedTuple):
     """charges: Quantity [n], e, of the particles of a potential and then of its link atoms.
 
-    dipole: Quantity [3], e nm, relative to the centre of nuclear charge; None for a potential of all particles of a
-    periodic system, where it is not defined.
+    Attributes:
+        dipole: Quantity [3], e nm, relative to the centre of nuclear charge; None for a potential of all particles of a
+            periodic system, where it is not defined.
     """
 
     charges: unit.Quantity
@@ -37,7 +38,10 @@ def charges_of(force: PotentialForce, state: openmm.State) -> Charges:
     """Charges and dipole of a potential's atoms at the positions and box of a State.
 
     One evaluation of the exact model. Positions must be those that OpenMM keeps, not wrapped into the box
-    (enforcePeriodicBox=False, the default). Raises ValueError for a potential that predicts no charges.
+    (enforcePeriodicBox=False, the default).
+
+    Raises:
+        ValueError: For a potential that predicts no charges.
     """
     evaluator = force.evaluator
     require_charges(force)
@@ -69,8 +73,10 @@ class ChargeReporter:
     (e) of each particle, by its index; "8-6" is the link atom on the bond of particles 8 and 6. Every report costs one
     evaluation of the exact model.
 
-    file: a name, or something with `write`. force: as `find` returns it; None: the only potential of the System.
-    append: continue the file, without another header.
+    Args:
+        file: A name, or something with `write`.
+        force: As `find` returns it; None: the only potential of the System.
+        append: Continue the file, without another header.
     """
 
     def __init__(
@@ -91,7 +97,11 @@ class ChargeReporter:
         return {"steps": steps, "periodic": False, "include": ["positions"]}
 
     def report(self, simulation: app.Simulation, state: openmm.State) -> None:
-        """Writes a line. Raises ValueError for a System without such a potential, or with several."""
+        """Writes a line.
+
+        Raises:
+            ValueError: For a System without such a potential, or with several.
+        """
         if self.force is None:
             self.force = _only_potential(simulation.system)
         found = charges_of(self.force, state)

@@ -1,5 +1,7 @@
 """Electrostatic embedding: a potential's own charges interact with the charges around its region.
 
+::
+
     E = E_ML(r) + k Σ_i q_i(r) φ_i,  φ_i the Coulomb potential of the surroundings
 
 The charges depend on the structure of the region, so that the forces on it have a term Σ φ_i ∂q_i/∂r. The energy is
@@ -45,8 +47,14 @@ class EmbeddedRegion:
     ) -> tuple[float, NDArray[np.float64]]:
         """Energy (eV) and forces (eV/Å) on the atoms of the region and then on the particles around it.
 
-        structure: the region, in float64. around: [M,3] Å. cell: [3,3] Å of the System, None without a box. Without
-        with_forces the forces are zeros. Raises NonFiniteError, and ValueError for atoms at the same position.
+        Args:
+            structure: The region, in float64.
+            around: [M,3] Å.
+            cell: [3,3] Å of the System, None without a box. Without with_forces the forces are zeros.
+
+        Raises:
+            NonFiniteError: For atoms at the same position.
+            ValueError: For atoms at the same position.
         """
         if not np.isfinite(around).all():
             raise NonFiniteError("positions around an embedded region must be finite, got NaN or infinity")

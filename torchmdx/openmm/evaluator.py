@@ -43,8 +43,11 @@ class ForceEvaluator:
     """A potential, and the step that evaluates it for the atoms in the settings.
 
     One evaluator serves any number of Contexts, because each evaluation is given all positions and the box.
-    why: the reason for the force's transport. name: unique, for references in saved Systems. source: the potential as
-    it was given in memory, if it was.
+
+    Attributes:
+        why: The reason for the force's transport.
+        name: Unique, for references in saved Systems.
+        source: The potential as it was given in memory, if it was.
     """
 
     def __init__(self, settings: ForceSettings, potential: Potential | Ensemble) -> None:
@@ -121,7 +124,8 @@ class ForceEvaluator:
     def on_gpu(self, index: int | None) -> ForceEvaluator:
         """Itself, or a copy on the GPU of a Context if the settings name no GPU of their own ("cuda").
 
-        index: None for a Context that is not on a GPU. Copies share reports.
+        Args:
+            index: None for a Context that is not on a GPU. Copies share reports.
         """
         own = self.potential.device
         if index is None or own.type != "cuda" or index == own.index:

@@ -29,7 +29,11 @@ def find(system: openmm.System) -> list[PotentialForce]:
     """The potentials in a System, in the order of its forces: also of one that was copied or read from XML.
 
     Includes those that openmm-ml added, and those inside a CustomCVForce. Copies in one process share reports, because
-    they share the potential. Raises FileNotFoundError or ValueError if a potential cannot be restored.
+    they share the potential.
+
+    Raises:
+        FileNotFoundError: If a potential cannot be restored.
+        ValueError: If a potential cannot be restored.
     """
     if not isinstance(system, openmm.System):
         raise TypeError(f"system must be an openmm.System, got {type(system).__name__}")

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 class InnerTerms:
     """The terms of one bonded force inside the region.
 
-    index: of the force in the System. parameters: its global parameters. terms: atoms of each term.
+    Attributes:
+        index: Of the force in the System.
+        parameters: Its global parameters.
+        terms: Atoms of each term.
     """
 
     index: int

@@ -1,10 +1,10 @@
 """Hydrogen link atoms at the bonds that a region cuts: where they are, and whose their forces are.
 
-A link atom is on the bond, at a fixed distance d from the inner atom:
+A link atom is on the bond, at a fixed distance d from the inner atom::
 
     r_link = r_inner + d u,  u = b / |b|,  b = r_outer - r_inner
 
-It is no particle of the System. The chain rule gives its force F to the two atoms of the bond:
+It is no particle of the System. The chain rule gives its force F to the two atoms of the bond::
 
     F_outer += d / |b| (F - (F · u) u),  F_inner += F - that
 """
@@ -57,7 +57,9 @@ class Placed(NamedTuple):
 class LinkAtoms:
     """The link atoms of a region of n particles, on one device.
 
-    inner: places of the inner atoms in the region. distances: [L,1] Å.
+    Attributes:
+        inner: Places of the inner atoms in the region.
+        distances: [L,1] Å.
     """
 
     def __init__(self, links: Sequence[LinkAtom], atoms: Sequence[int], device: torch.device | str) -> None:
@@ -70,7 +72,8 @@ class LinkAtoms:
     def place(self, positions: Tensor, cell: Tensor | None) -> Placed:
         """From positions [n+L,3] of the region and then of the outer atoms, Å.
 
-        cell: [3,3] Å, with which the bond is the shortest of its periodic images; None: no images.
+        Args:
+            cell: [3,3] Å, with which the bond is the shortest of its periodic images; None: no images.
         """
         own = positions[: self.num_atoms]
         start = own[self.inner]

@@ -28,8 +28,11 @@ def load_system(source: str | Path, *, trusted: bool = False, download: bool = F
     the file names on the Hugging Face hub is taken from the cache on this machine, or with `download` from the hub; its
     hash must be the one in the file.
 
-    Raises ImportError if the plugin is needed and cannot be used, FileNotFoundError or ValueError for a checkpoint that
-    is missing or has changed, and ValueError for XML that is no System.
+    Raises:
+        ImportError: If the plugin is needed and cannot be used.
+        FileNotFoundError: For a checkpoint that is missing or has changed.
+        ValueError: For a checkpoint that is missing or has changed.
+        ValueError: For XML that is no System.
     """
     text = source if isinstance(source, str) and source.lstrip().startswith("<") else Path(source).read_text()
     try:

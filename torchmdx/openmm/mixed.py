@@ -1,5 +1,7 @@
 """ML/MM by mechanical embedding: a potential inside a region of a system, the force field everywhere else.
 
+::
+
     E = E_MM(whole) - E_MM(the region, isolated) + E_ML(the region)
 
 Removed are the force field's bonded terms and constraints all of whose atoms are in the region, and nonbonded
@@ -80,16 +82,21 @@ def create_mixed_system(
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
 
-    atoms, potential, charge: the region; transport and all that follow are options of `add_potential`.
-    interpolate: name of a new global parameter λ, 1 by default. The energy is 1 - λ times that of `system` plus λ times
-        that of the mixed system; Contexts change it with setParameter.
-    difference_group: a force group for E_ML - E_MM of the region alone, for multiple time steps; `system` stays whole.
-    link_atoms: True for a hydrogen, no particle, at every bond that is cut; (atom, atom, nm) for a distance of its own.
-    remove_constraints: False keeps those inside. embedding: "electrostatic": predicted charges meet those outside.
-    long_range: leave Coulomb interactions of the region with its images to the potential; None: if it has them.
-    keep, replace: names of forces that are kept whole, and of those whose terms inside the region are removed.
+    Args:
+        atoms, potential, charge: The region; transport and all that follow are options of `add_potential`.
+        interpolate: Name of a new global parameter λ, 1 by default. The energy is 1 - λ times that of `system` plus λ
+            times that of the mixed system; Contexts change it with setParameter.
+        difference_group: A force group for E_ML - E_MM of the region alone, for multiple time steps; `system` stays
+            whole.
+        link_atoms: True for a hydrogen, no particle, at every bond that is cut; (atom, atom, nm) for a distance of its
+            own.
+        remove_constraints: False keeps those inside.
+        embedding: "electrostatic": predicted charges meet those outside.
+        long_range: Leave Coulomb interactions of the region with its images to the potential; None: if it has them.
+        keep, replace: Names of forces that are kept whole, and of those whose terms inside the region are removed.
 
-    Raises ValueError for what docs/openmm.md refuses, and if λ or a difference needs constraints that were removed.
+    Raises:
+        ValueError: For what docs/openmm.md refuses, and if λ or a difference needs constraints that were removed.
     """
     require_new_name(interpolate, scale_parameter)
     require_free_group(system, difference_group, force_group)
@@ -125,7 +132,8 @@ def require_replaced_constraints(
 class _Parts:
     """A System without the force field's interactions inside the region; for a difference, these times -1 or -λ.
 
-    lost: pairs of atoms whose constraints are removed.
+    Attributes:
+        lost: Pairs of atoms whose constraints are removed.
     """
 
     region: list[int]

@@ -48,7 +48,8 @@ _PARTICLE = re.compile(r"[pab]\d+")  # p1, p2, ...; a1 ... b4 of a CMAP term
 class SeparatedBonded:
     """A copy of a system without the bonded terms inside a region, and those terms as forces of their own.
 
-    held: pairs of atoms at the ends of a removed bond or angle, which can replace a constraint.
+    Attributes:
+        held: Pairs of atoms at the ends of a removed bond or angle, which can replace a constraint.
     """
 
     system: openmm.System
@@ -61,7 +62,8 @@ def separate_bonded(
 ) -> SeparatedBonded:
     """Separates the force field's bonded terms inside the border of a region from a copy of `system`.
 
-    Raises ValueError for a force that may be a bias or a part of the force field.
+    Raises:
+        ValueError: For a force that may be a bias or a part of the force field.
     """
     root = ElementTree.fromstring(openmm.XmlSerializer.serialize(system))
     elements = root.findall("./Forces/Force")

@@ -28,10 +28,11 @@ def link_atoms_of(
 ) -> tuple[LinkAtom, ...]:
     """Link atoms for the bonds that cross the border of the region; () if there are none.
 
-    request: False refuses such bonds; True gives every link atom the sum of the covalent radii of hydrogen and of the
-    inner atom as its distance; (atom, atom, distance) sets the distance at one bond, in nm or with a unit.
-
     Raises ValueError, naming the atoms, and TypeError.
+
+    Args:
+        request: False refuses such bonds; True gives every link atom the sum of the covalent radii of hydrogen and of
+            the inner atom as its distance; (atom, atom, distance) sets the distance at one bond, in nm or with a unit.
     """
     atoms = list(topology.atoms())
     cuts = list(_cut_bonds(region, bonds))

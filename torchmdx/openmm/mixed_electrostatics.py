@@ -28,8 +28,9 @@ def require_embedding(embedding: str, **options: object) -> None:
 def take_charges(system: openmm.System, region: list[int]) -> Surroundings:
     """Sets the region's charges in the System's NonbondedForce to zero; what the region then interacts with.
 
-    Raises ValueError for a System without exactly one NonbondedForce, and for one whose Coulomb interactions with the
-    region are not all of this force, or are not constant.
+    Raises:
+        ValueError: For a System without exactly one NonbondedForce, and for one whose Coulomb interactions with the
+            region are not all of this force, or are not constant.
     """
     found = [force for force in system.getForces() if isinstance(force, openmm.NonbondedForce)]
     if len(found) != 1:

@@ -18,9 +18,12 @@ def images_to_remove(
 ) -> list[openmm.Force]:
     """Forces with minus the Coulomb energy between the region and its own images in the lattice sum of `system`.
 
-    long_range: True or False as requested; None: whether the potential sums its Coulomb energy over all images. Empty
-    without, and with electrostatic embedding. Raises ValueError if it is requested for a periodic System without
-    exactly one lattice sum.
+    Args:
+        long_range: True or False as requested; None: whether the potential sums its Coulomb energy over all images.
+            Empty without, and with electrostatic embedding.
+
+    Raises:
+        ValueError: If it is requested for a periodic System without exactly one lattice sum.
     """
     sums = [each for each in system.getForces() if isinstance(each, openmm.NonbondedForce) and _is_sum(each)]
     if long_range is None:

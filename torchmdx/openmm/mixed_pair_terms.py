@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 class Exceptions:
     """Pairs of the region that are nonbonded exceptions or exclusions.
 
-    incomplete: those that a CustomNonbondedForce excludes and for which no NonbondedForce has both charges and a
-    Lennard-Jones term, so that a 1-4 interaction can only be a bond.
+    Attributes:
+        incomplete: Those that a CustomNonbondedForce excludes and for which no NonbondedForce has both charges and a
+            Lennard-Jones term, so that a 1-4 interaction can only be a bond.
     """
 
     every: frozenset[Pair]
@@ -60,7 +61,11 @@ def are_force_fields(
 ) -> bool:
     """Whether the pair terms at these places are 1-4 interactions of the force field; False for a bias.
 
-    others: forces with pair terms that are no biases for certain. Raises ValueError where that is unknown.
+    Args:
+        others: Forces with pair terms that are no biases for certain.
+
+    Raises:
+        ValueError: Where that is unknown.
     """
     pairs = {frozenset(force.terms[k]) for k in places}
     rivals = [other for other in others if other is not force and not pairs.isdisjoint(map(frozenset, other.terms))]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class MixedRegion:
     """A region for `create_mixed_regions`: what `create_mixed_system` takes for a single one.
 
-    interpolate: name of a global parameter λ; regions with the same name share it. None: the region has none.
+    Attributes:
+        interpolate: Name of a global parameter λ; regions with the same name share it. None: the region has none.
     """
 
     atoms: Region

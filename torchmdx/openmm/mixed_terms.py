@@ -34,7 +34,8 @@ _NEVER_KEPT = ("NonbondedForce", "CustomNonbondedForce")
 class TermChoice:
     """The user's choice for forces, by name: `keep` them whole, or `replace` their terms inside the region.
 
-    Raises ValueError for a name that no force has, or that is in both, and for nonbonded forces to be kept.
+    Raises:
+        ValueError: For a name that no force has, or that is in both, and for nonbonded forces to be kept.
     """
 
     def __init__(self, system: openmm.System, keep: Iterable[str], replace: Iterable[str]) -> None:
@@ -63,7 +64,8 @@ def replaced_terms(
 ) -> dict[int, set[int]]:
     """By index of the force, the places in its `terms` that belong to the force field. Raises ValueError.
 
-    exceptions: finds those of the region, if they are needed.
+    Args:
+        exceptions: Finds those of the region, if they are needed.
     """
     partners = partners_of(bonds)
     found = {force.index: set(range(len(force.terms))) for force in forces if force.name in choice.replace}

@@ -1,10 +1,11 @@
 """Front door: openmm-ml's potential "torchmdx", through its entry points.
 
-    MLPotential("torchmdx")                                   # the default potential
+Example::
+
+    MLPotential("torchmdx")  # the default potential
     MLPotential("torchmdx", modelPath="model.safetensors").createSystem(topology, charge=1, precision="float64")
 
-    register_openmmml("aceff-2.0")  # in the place of openmm-ml's own
-    MLPotential("aceff-2.0")
+After `register_openmmml("aceff-2.0")`, `MLPotential("aceff-2.0")` is the potential of torchmdx, too.
 
 openmm-ml imports this module whenever it is imported itself, so torch and most of torchmdx are imported on first use.
 """
@@ -33,11 +34,14 @@ class PotentialFactory(MLPotentialImplFactory):
     def createImpl(self, name: str, modelPath: str | Path | None = None, **args: Any) -> PotentialImpl:
         """What openmm-ml adds to a System.
 
-        name: as registered; another one than "torchmdx" has openmm-ml's defaults, and one of a released potential,
-        such as "aceff-2.0", needs no modelPath. modelPath: a checkpoint of torchmdx (.safetensors) or torchmd-net
-        (.ckpt), a name as for `torchmdx.load`, or an ensemble's file or folder; None: the default potential. args:
-        lengthScale and energyScale, which must be those of Å and eV. Raises FileNotFoundError for a missing file or
-        an unknown name, and ValueError.
+        Raises FileNotFoundError for a missing file or an unknown name, and ValueError.
+
+        Args:
+            name: As registered; another one than "torchmdx" has openmm-ml's defaults, and one of a released potential,
+                such as "aceff-2.0", needs no modelPath.
+            modelPath: A checkpoint of torchmdx (.safetensors) or torchmd-net (.ckpt), a name as for `torchmdx.load`, or
+                an ensemble's file or folder; None: the default potential.
+            args: lengthScale and energyScale, which must be those of Å and eV.
         """
         from torchmdx.openmm.openmmml_options import OPTIONS, require_units
 
@@ -64,7 +68,8 @@ class PotentialImpl(MLPotentialImpl):
     whose link atoms are no particles: System and Topology keep the atoms that they have. The embedding "openmm-ml" is
     openmm-ml's own.
 
-    cut_by_default: truncate the Coulomb energy of periodic systems as openmm-ml does.
+    Args:
+        cut_by_default: Truncate the Coulomb energy of periodic systems as openmm-ml does.
     """
 
     def __init__(self, path: str | Path | None, cut_by_default: bool = False) -> None:

@@ -7,7 +7,10 @@ def register_openmmml(*names: str) -> None:
     """Puts torchmdx in the place of the potentials that openmm-ml has under these names, such as "aceff-2.0".
 
     `MLPotential(name)` then gives torchmdx's, with openmm-ml's default for the Coulomb energy. "torchmdnet" needs a
-    modelPath. Raises ImportError without openmm-ml.
+    modelPath.
+
+    Raises:
+        ImportError: Without openmm-ml.
     """
     from openmmml import MLPotential
 

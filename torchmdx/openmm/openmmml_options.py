@@ -47,9 +47,13 @@ def translated(
 ) -> dict[str, Any]:
     """Options of `add_potential` for arguments of createSystem and createMixedSystem.
 
-    is_periodic, has_coulomb: of the System and of the potential. cut_by_default: openmm-ml's default, which truncates
-    the Coulomb energy of periodic systems, instead of the potential's own treatment.
-    Raises ValueError for unknown arguments and for values that this potential does not have.
+    Args:
+        is_periodic, has_coulomb: Of the System and of the potential.
+        cut_by_default: openmm-ml's default, which truncates the Coulomb energy of periodic systems, instead of the
+            potential's own treatment.
+
+    Raises:
+        ValueError: For unknown arguments and for values that this potential does not have.
     """
     _require_known(args)
     left = {name: value for name, value in args.items() if name in SAME and (name != "precision" or value is not None)}

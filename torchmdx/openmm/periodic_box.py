@@ -19,7 +19,8 @@ def choose_box(system: openmm.System, topology: app.Topology, periodic: bool | N
     The box of the system is used where it was set: it differs from OpenMM's default of 2 nm, or a force of the system
     is periodic. Otherwise it is the topology's. periodic: True and False are requests, None: if there is a box.
 
-    Raises ValueError if both have a box and these differ, and for periodic=True without a box.
+    Raises:
+        ValueError: If both have a box and these differ, and for periodic=True without a box.
     """
     if periodic is not None and not isinstance(periodic, (bool, np.bool_)):
         raise TypeError(f"periodic must be True, False or None, got {periodic!r}")

@@ -18,8 +18,9 @@ from torchmdx.structures.units import KJ_PER_MOL
 class PotentialForce:
     """A potential that has been added to a System.
 
-    force: the openmm.Force; a CustomCVForce around a PythonForce if the potential has a scale parameter.
-    transport: "native", "torch" or "python".
+    Attributes:
+        force: The openmm.Force; a CustomCVForce around a PythonForce if the potential has a scale parameter.
+        transport: "native", "torch" or "python".
     """
 
     force: openmm.Force

@@ -16,8 +16,11 @@ TOLERANCE = 0.01  # e; files round charges
 def charge_of(system: openmm.System, atoms: Iterable[int] | None, charge: Any) -> float:
     """The charge in e of a region, None for all particles, of a System that may have a force field for it.
 
-    charge: in e or with a unit, or "auto" for the sum of the MM charges, 0 without any. Raises ValueError for another
-    charge than a sum that is a whole number, and for "auto" with a sum that is not. TypeError as `charge_in_e`.
+    Raises ValueError for another charge than a sum that is a whole number, and for "auto" with a sum that is not.
+    TypeError as `charge_in_e`.
+
+    Args:
+        charge: In e or with a unit, or "auto" for the sum of the MM charges, 0 without any.
     """
     total = mm_charge(system, range(system.getNumParticles()) if atoms is None else atoms)
     is_whole = total is not None and abs(total - round(total)) <= TOLERANCE

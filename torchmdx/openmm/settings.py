@@ -25,13 +25,17 @@ from torchmdx.step.capture_policy import require_mode
 class ForceSettings:
     """Settings of a potential in an openmm.System.
 
-    numbers: atomic numbers of the potential's atoms. atoms: their indices, None for all of num_particles.
-    checkpoint, sha256: the potential's file, or its name if it is part of torchmdx, and the file's hash, or those of an
-    ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å), spread_file: as for
-    `torchmdx.Calculator`. energy_offset: eV, subtracted from the energy. link_atoms: hydrogens on bonds that `atoms`
-    cut, the last atoms of the potential. surroundings: of an electrostatically embedded region, all other particles.
-    devices: that share the atoms, as of `DividedStep`; `device` is then the first. coulomb_cutoff, coulomb: as for
-    `torchmdx.load`.
+    Attributes:
+        numbers: Atomic numbers of the potential's atoms.
+        atoms: Their indices, None for all of num_particles.
+        checkpoint, sha256: The potential's file, or its name if it is part of torchmdx, and the file's hash, or those
+            of an ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å),
+            spread_file: as for `torchmdx.Calculator`.
+        energy_offset: eV, subtracted from the energy.
+        link_atoms: Hydrogens on bonds that `atoms` cut, the last atoms of the potential.
+        surroundings: Of an electrostatically embedded region, all other particles.
+        devices: That share the atoms, as of `DividedStep`; `device` is then the first.
+        coulomb_cutoff, coulomb: As for `torchmdx.load`.
     """
 
     numbers: tuple[int, ...]

@@ -1,12 +1,16 @@
 """The Coulomb energy of a region's charges with the fixed charges around it, as OpenMM's NonbondedForce defines it.
 
+::
+
     E = k Σ_i q_i Σ_j Q_j g(r_ij) + images of the region,  i in the region, j around it
 
-| method | g(r) |
-|---|---|
-| plain | 1 / r |
-| field | 1 / r + a r² - b within the cutoff, with a = (ε - 1) / (2 ε + 1) / c³ and b = 3 ε / (2 ε + 1) / c |
-| lattice | the Ewald sum over all periodic images, with a neutralising background |
+::
+
+  | method | g(r) |
+  |---|---|
+  | plain | 1 / r |
+  | field | 1 / r + a r² - b within the cutoff, with a = (ε - 1) / (2 ε + 1) / c³ and b = 3 ε / (2 ε + 1) / c |
+  | lattice | the Ewald sum over all periodic images, with a neutralising background |
 
 In a lattice the charges of the region also interact with their own periodic images, that is, with all images but the
 nearest one of each pair. The sum is split at half the box, so that few wave vectors are needed: in real space only the
@@ -51,8 +55,9 @@ def coupling(
 ) -> Tensor:
     """Σ q_i Q_j g and images, e²/Å, from charges [n] e and places [n,3] Å of the region, places [M,3] around it.
 
-    charges: `surroundings.charges` as a tensor [M]. cell: [3,3] Å, lower triangular. Differentiable once, in charges
-    and places; all float64.
+    Args:
+        charges: `surroundings.charges` as a tensor [M].
+        cell: [3,3] Å, lower triangular. Differentiable once, in charges and places; all float64.
     """
     energy: Tensor = _Coupling.apply(inside, places, around, charges, cell, surroundings)
     return energy

@@ -36,9 +36,13 @@ class GraphSession:
         self._links = self._links_on(device)
 
     def start(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> Handles:
-        """Captures. Raises GraphRefused if that fails, ValueError if the Context is not on the potential's GPU.
+        """Captures.
 
         After a failed recovery: continues with the step if it is usable, else with a new one.
+
+        Raises:
+            GraphRefused: If that fails.
+            ValueError: If the Context is not on the potential's GPU.
         """
         own = self.evaluator.potential.device
         if own.type != "cuda" or own.index != self.device:
@@ -204,7 +208,11 @@ def preload_plugin() -> bool:
 def load_plugin(cuda: bool | None = None) -> None:
     """Loads the plugin, so that XmlSerializer can read Systems that were saved with its force.
 
-    cuda: include the CUDA platform; None: if a GPU is available. Raises ImportError if the plugin cannot be used.
+    Args:
+        cuda: Include the CUDA platform; None: if a GPU is available.
+
+    Raises:
+        ImportError: If the plugin cannot be used.
     """
     cuda = torch.cuda.is_available() if cuda is None else cuda
     reason = native.unavailable(cuda)

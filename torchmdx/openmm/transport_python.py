@@ -92,8 +92,9 @@ def restore(text: str, selects: bool) -> Computation | Unrestored:
 def make_python_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm.Force:
     """Adds a PythonForce, inside a CustomCVForce if it is scaled: that one has a derivative by the scale.
 
-    Raises ImportError for OpenMM before 8.6, the first whose PythonForce accepts particles, and ValueError if OpenMM
-    may separate the atoms of a scaled potential that has no periodic images.
+    Raises:
+        ImportError: For OpenMM before 8.6, the first whose PythonForce accepts particles.
+        ValueError: If OpenMM may separate the atoms of a scaled potential that has no periodic images.
     """
     version = openmm.version.short_version
     if tuple(int(part) for part in version.split(".")[:2]) < (8, 6):

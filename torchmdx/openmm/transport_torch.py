@@ -138,7 +138,8 @@ def _torch_force(module: Any) -> Any:
 def why_not_torch(cuda: bool) -> str | None:
     """None if openmm-torch works with this version of torch, tested with a TorchForce on one particle; else why not.
 
-    cuda: on OpenMM's CUDA platform, which has its own implementation; else on the Reference platform.
+    Args:
+        cuda: On OpenMM's CUDA platform, which has its own implementation; else on the Reference platform.
     """
     try:
         system = openmm.System()
@@ -177,8 +178,9 @@ def served_by(force: Any) -> ForceEvaluator | None:
 def make_torch_force(evaluator: ForceEvaluator, system: openmm.System) -> openmm.Force:
     """Adds a TorchForce. It cannot be restored in another process, because the operator's state is in this one.
 
-    Raises ValueError for a non-periodic potential in a periodic system: openmm-torch passes positions wrapped into the
-    box, atom by atom if they are not bonded.
+    Raises:
+        ValueError: For a non-periodic potential in a periodic system: openmm-torch passes positions wrapped into the
+            box, atom by atom if they are not bonded.
     """
     settings = evaluator.settings
     if settings.surroundings is not None:

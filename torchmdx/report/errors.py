@@ -46,19 +46,23 @@ class Worst:
 class Errors:
     """Accumulates errors; a label that is NaN counts as missing.
 
-    energy eV/atom, total eV a structure, forces eV/Å (components), stress eV/Å³ (the nine components): Moments.
-    charges e of atoms, dipole e Å (components): Moments, see `torchmdx.report.charge_errors`.
-    forces_by_element by atomic number; energy_by_size (eV/atom) and forces_by_size by the number of atoms.
-    energy_by_formula (eV/atom) and forces_by_formula: None once there are more than MOST_FORMULAS.
-    energy_pairs: a sample of energies per atom, less the reference energies; forces_pairs, stress_pairs: of components.
-    labels: Moments of the labels themselves, "forces" and "stress". energy_labels: those of energies, and how they
-    correlate with predictions.
-    energy_spread, forces_spread: spreads of an ensemble and errors.
-    worst_energy, worst_forces: the frames with the largest errors, the worst first.
-    kept: some frames with their structures, for the interactive page.
-    Memory: a few numbers for each structure, whatever the number of atoms.
+    energy eV/atom, total eV a structure, forces eV/Å (components), stress eV/Å³ (the nine components): Moments. charges
+    e of atoms, dipole e Å (components): Moments, see `torchmdx.report.charge_errors`. forces_by_element by atomic
+    number; energy_by_size (eV/atom) and forces_by_size by the number of atoms. energy_by_formula (eV/atom) and
+    forces_by_formula: None once there are more than MOST_FORMULAS.
 
-    reference_energies: [max_z+1] eV by element, subtracted from both sides of energy_pairs.
+    Args:
+        reference_energies: [max_z+1] eV by element, subtracted from both sides of energy_pairs.
+
+    Attributes:
+        energy_pairs: A sample of energies per atom, less the reference energies; forces_pairs, stress_pairs: of
+            components.
+        labels: Moments of the labels themselves, "forces" and "stress".
+        energy_labels: Those of energies, and how they correlate with predictions.
+        energy_spread, forces_spread: Spreads of an ensemble and errors.
+        worst_energy, worst_forces: The frames with the largest errors, the worst first.
+        kept: Some frames with their structures, for the interactive page. Memory: a few numbers for each structure,
+            whatever the number of atoms.
     """
 
     def __init__(self, reference_energies: Any = None, *, num_worst: int = 10, sample: int = 100_000) -> None:

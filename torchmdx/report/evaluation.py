@@ -25,7 +25,8 @@ Sets = Mapping[str, tuple[Store, np.ndarray]]  # by name: a store, and indices o
 class EvaluatedSets:
     """Errors of a potential or an ensemble, in a precision on a device, on each set that has frames.
 
-    trained: elements that the potential, or every member, was trained on, None if unknown.
+    Attributes:
+        trained: Elements that the potential, or every member, was trained on, None if unknown.
     """
 
     potential: Potential | Ensemble
@@ -79,9 +80,13 @@ def evaluate_sets(
 ) -> EvaluatedSets:
     """Predicts every frame, a batch at a time.
 
-    stress: as for `Predictor.parts`. progress: called with the set's name, frames done and all of them. take: called
-    with the set's name, its store, and each batch of predictions. Raises ValueError if there is no frame at all,
-    and what `Predictor.parts` raises.
+    Args:
+        stress: As for `Predictor.parts`.
+        progress: Called with the set's name, frames done and all of them.
+        take: Called with the set's name, its store, and each batch of predictions.
+
+    Raises:
+        ValueError: If there is no frame at all, and what `Predictor.parts` raises.
     """
     sets = {name: (store, indices) for name, (store, indices) in sets.items() if len(indices)}
     if not sets:

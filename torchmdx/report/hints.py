@@ -18,7 +18,9 @@ OFFSET_FROM = 5e-3  # eV/atom
 def hints(errors: Errors, references: Sequence[float], trained: Sequence[int] | None = None) -> list[str]:
     """Remarks on the errors, one sentence each.
 
-    references: [max_z+1] eV, of the potential. trained: elements that it was trained on, None if unknown.
+    Args:
+        references: [max_z+1] eV, of the potential.
+        trained: Elements that it was trained on, None if unknown.
     """
     return [*_forces(errors), *_agreement(errors), *_energies(errors), *_elements(errors, references, trained)]
 

@@ -24,8 +24,11 @@ class HistoryFile:
     def __init__(self, path: Path, index: tuple[str, ...], resume_at: int | None = None) -> None:
         """index: names of the leading integer columns; "step" is the one that `resume_at` refers to.
 
-        resume_at: None starts a new file; otherwise rows after that step, and an incomplete last line, are removed.
-        Raises ValueError if the file is not such a table.
+        Args:
+            resume_at: None starts a new file; otherwise rows after that step, and an incomplete last line, are removed.
+
+        Raises:
+            ValueError: If the file is not such a table.
         """
         self.path, self._index = path, index
         names, lines = list(index), []

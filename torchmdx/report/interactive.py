@@ -35,7 +35,8 @@ def write_interactive(
 ) -> bool:
     """Writes the page of sets of frames; without plotly prints one line and returns False.
 
-    Raises OSError if the file cannot be written.
+    Raises:
+        OSError: If the file cannot be written.
     """
     sets = {name: frames for name, found in kept.items() if (frames := found.frames())}
     try:

@@ -45,7 +45,10 @@ def page(
     """The whole document; verdicts and hints are sentences above the sections.
 
     The template escapes every text; nothing given to this function is HTML. interactive: name of the interactive page
-    next to it, to which it links. Raises ImportError without Jinja2, which torch installs too.
+    next to it, to which it links.
+
+    Raises:
+        ImportError: Without Jinja2, which torch installs too.
     """
     try:
         from jinja2 import Environment, StrictUndefined

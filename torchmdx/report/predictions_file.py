@@ -3,6 +3,8 @@
 A file of predictions has these keys, in eV, eV/Å and eV/Å³; what does not apply to a frame is left out. They are ASE's
 own for results (`energy`, `forces`, `stress`).
 
+::
+
     of `torchmdx energy -o`                            energy, forces, stress: predicted; charge
     of `torchmdx evaluate --predictions`               energy, forces, stress: labels
                                                        predicted_energy, predicted_forces, predicted_stress

@@ -37,9 +37,15 @@ WORTH_A_GRAPH = 32
 class Predictions:
     """Predictions of a potential for frames, with their labels.
 
-    indices [F] in the store · frames: the labels · energy [F] eV · forces [N,3] eV/Å · stress [F,3,3] eV/Å³, None
-    unless requested, NaN for a frame without a volume · energy_spread [F] eV, forces_spread [N] eV/Å, of an ensemble.
     All float64.
+
+    Attributes:
+        indices: [F] in the store.
+        frames: The labels.
+        energy: [F] eV.
+        forces: [N,3] eV/Å.
+        stress: [F,3,3] eV/Å³, None unless requested, NaN for a frame without a volume.
+        energy_spread: [F] eV, forces_spread [N] eV/Å, of an ensemble.
     """
 
     indices: NDArray[np.int64]
@@ -58,8 +64,10 @@ CHECKED = 4096
 class Predictor:
     """Evaluates stores with one potential or ensemble, in one precision, on one device.
 
-    potential: copied, so that the caller may go on training. dtype: torch.float32 uses the fastest engine,
-    torch.float64 the exact model. atoms: per evaluation, if memory allows.
+    Args:
+        potential: Copied, so that the caller may go on training.
+        dtype: Torch.float32 uses the fastest engine, torch.float64 the exact model.
+        atoms: Per evaluation, if memory allows.
     """
 
     def __init__(
@@ -116,8 +124,11 @@ class Predictor:
     ) -> Iterator[Predictions]:
         """Predictions of the frames at `indices`, in their order, one part per evaluation.
 
-        stress: None: if the store has such labels. progress: called with frames done and their total. Raises
-        ValueError that names file and frame for unsupported elements and for predictions that are not finite.
+        Raises ValueError that names file and frame for unsupported elements and for predictions that are not finite.
+
+        Args:
+            stress: None: if the store has such labels.
+            progress: Called with frames done and their total.
         """
         stress = "stress" in store.labels if stress is None else stress
         indices = np.asarray(indices, dtype=np.int64)

@@ -21,7 +21,8 @@ MOST_SETS = 6  # more do not fit side by side
 class Sources:
     """Stores for files of any kind, and sets of frames from them. A context manager, which removes converted copies.
 
-    warnings: of the conversions. Raises errors of `convert`, `Store.open` and `read_split`.
+    Attributes:
+        warnings: Of the conversions. Raises errors of `convert`, `Store.open` and `read_split`.
     """
 
     def __init__(self, reading: Mapping[str, Any], *, say: Callable[[str], None]) -> None:

@@ -19,7 +19,8 @@ from torchmdx.report.scales import Scale
 class SpreadAndError:
     """Accumulates pairs of spread and absolute error.
 
-    sample: a random sample of the pairs [n,2], spread first.
+    Args:
+        sample: A random sample of the pairs [n,2], spread first.
     """
 
     def __init__(self, sample: int = 100_000) -> None:

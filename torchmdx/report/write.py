@@ -42,9 +42,12 @@ def write_report(
 ) -> Path:
     """Evaluates a potential or ensemble on sets of frames (store, indices); writes `directory`, returns its index.html.
 
-    history: folder of a training, with epochs.csv, or None. config: its settings, nested. kcal: kcal/mol instead of
-    meV. more: sections below the errors. progress and errors: as `evaluate_sets`; ImportError without matplotlib,
-    OSError where nothing can be written.
+    Args:
+        history: Folder of a training, with epochs.csv, or None.
+        config: Its settings, nested.
+        kcal: kcal/mol instead of meV.
+        more: Sections below the errors. progress and errors: as `evaluate_sets`; ImportError without matplotlib,
+            OSError where nothing can be written.
     """
     found = evaluate_sets(potential, sets, device=device, dtype=dtype, progress=progress)
     return write_evaluation(directory, found, history=history, config=config, kcal=kcal, title=title, more=more)

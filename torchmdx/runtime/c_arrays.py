@@ -16,7 +16,8 @@ def address(
 ) -> int:
     """The address of an array, which the caller has to keep alive. shape: None if the code takes any.
 
-    Raises ValueError unless the array is contiguous, on the device, of this shape and of one of the dtypes.
+    Raises:
+        ValueError: Unless the array is contiguous, on the device, of this shape and of one of the dtypes.
     """
     if (
         array.dtype in dtypes

@@ -59,7 +59,8 @@ def cache_directory() -> Path:
 def usable_directory() -> Path:
     """The folder for files, after checking that it exists and is safe: `cache_directory`, else the temporary one.
 
-    Raises CacheError if none can be used; a folder that $TORCHMDX_CACHE names is never replaced.
+    Raises:
+        CacheError: If none can be used; a folder that $TORCHMDX_CACHE names is never replaced.
     """
 
     def writable(folder: Path) -> Path:
@@ -81,8 +82,11 @@ def readable_directory() -> Path:
 def load_library(name: str, key: Sequence[str], make: Callable[[Path], None]) -> ctypes.CDLL:
     """Loads the library with this name and key from the cache; if missing, `make` writes it to the path it is given.
 
-    A file that is damaged or unsafe is replaced, and the log says why. Raises CacheError, OSError if the new library
-    cannot be loaded, and what `make` raises.
+    A file that is damaged or unsafe is replaced, and the log says why.
+
+    Raises:
+        CacheError: If the new library cannot be loaded, and what `make` raises.
+        OSError: If the new library cannot be loaded, and what `make` raises.
     """
     stem = _stem(name, key)
     return _with_folder(lambda folder: _load_from(folder, stem, make))

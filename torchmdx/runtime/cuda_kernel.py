@@ -82,8 +82,12 @@ class GridKernel:
 class ClusterKernel:
     """A kernel on one device whose blocks run in clusters.
 
-    code: a cubin. most_shared_bytes: the most dynamic shared memory of a block. together: all blocks run at the same
-    time, or the launch fails. Raises DriverError.
+    Raises DriverError.
+
+    Args:
+        code: A cubin.
+        most_shared_bytes: The most dynamic shared memory of a block.
+        together: All blocks run at the same time, or the launch fails.
     """
 
     def __init__(

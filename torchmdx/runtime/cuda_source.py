@@ -48,8 +48,12 @@ def _candidates() -> Iterator[Path]:
 def cubin(name: str, files: Mapping[str, str], architecture: str, constants: Mapping[str, int] | None = None) -> bytes:
     """Code for an architecture, such as "sm_90", from the file `name`; the other files are what it includes.
 
-    constants: macros to define. From the cache, if it is there. Raises CompileError, or CacheError if no folder can
-    keep the code.
+    Args:
+        constants: Macros to define. From the cache, if it is there.
+
+    Raises:
+        CompileError: If no folder can keep the code.
+        CacheError: If no folder can keep the code.
     """
     library = nvrtc()
     major, minor = ctypes.c_int(), ctypes.c_int()

@@ -63,7 +63,9 @@ def methods_on_own_device(*names: str, exact: bool = True) -> Callable[[Of], Of]
     """A class decorator: these methods run with the object's device current, and isolated from settings of the process.
 
     The device is `self.device`; in `__init__`, before that is set, the device of the first argument, `potential`.
-    exact: products of float32 are exact; else the methods choose their precision.
+
+    Args:
+        exact: Products of float32 are exact; else the methods choose their precision.
     """
     apart = isolated if exact else in_own_thread_state
 

@@ -8,9 +8,13 @@ import torch
 
 
 def choose_device(device: torch.device | str | None, name: str = "device") -> torch.device:
-    """The requested device; for None a GPU if available, else the CPU. Raises ValueError for an unavailable device.
+    """The requested device; for None a GPU if available, else the CPU.
 
-    name: what error messages call the option.
+    Args:
+        name: What error messages call the option.
+
+    Raises:
+        ValueError: For an unavailable device.
     """
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

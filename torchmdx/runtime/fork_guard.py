@@ -29,8 +29,10 @@ class _ForkedProcess:
 def check_fork(device: torch.device) -> None:
     """Called before an evaluation on a device. Does nothing unless this process was forked after an evaluation.
 
-    There it warns once that one thread is used. Raises RuntimeError if torch was set to more threads, which would hang,
-    or if the parent used the GPU.
+    There it warns once that one thread is used.
+
+    Raises:
+        RuntimeError: If torch was set to more threads, which would hang, or if the parent used the GPU.
     """
     _ForkedProcess.evaluates = True
     if not _ForkedProcess.forked:

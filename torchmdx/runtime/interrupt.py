@@ -16,8 +16,10 @@ class Interrupts:
     """A context in which SIGINT and SIGTERM only set `received`; a second signal has its original effect.
 
     The first one is answered by a line on stderr, since it may take a while until what is done can be kept.
-    patient: a second signal has no effect either, for processes whose launcher forwards signals that the terminal has
-    already sent. Outside the main thread, where Python handles no signals, the context does nothing.
+
+    Args:
+        patient: A second signal has no effect either, for processes whose launcher forwards signals that the terminal
+            has already sent. Outside the main thread, where Python handles no signals, the context does nothing.
     """
 
     def __init__(self, patient: bool = False) -> None:

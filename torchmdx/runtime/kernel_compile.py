@@ -129,7 +129,8 @@ _original: Callable[..., Any] | None = None  # JITFunction._call_hook before the
 def run_compiled(work: Callable[[], object], device: torch.device) -> None:
     """Runs `work`, possibly several times, after compiling its missing kernels in parallel.
 
-    work: launches kernels on the current stream, the same ones at every call, and can be captured.
+    Args:
+        work: Launches kernels on the current stream, the same ones at every call, and can be captured.
     """
     if device.type != "cuda" or not _triton_is_supported():
         work()

@@ -22,12 +22,17 @@ TIME = "%Y-%m-%d %H:%M:%S"
 class OutputLock:
     """Holds an output, until it is closed or the process ends, however it ends.
 
+    Example::
+
         with OutputLock("run"):  # the file run.lock, which is removed at the end
             ...
 
-    output: the file, folder or prefix that the files belong to. Raises BlockingIOError, which names process, host, job
-    of a queue system and time, if another one holds it; FileNotFoundError if its folder does not exist. A file that a
-    killed process has left is no obstacle. Warns where the file system has no locks.
+    Raises BlockingIOError, which names process, host, job of a queue system and time, if another one holds it;
+    FileNotFoundError if its folder does not exist. A file that a killed process has left is no obstacle. Warns where
+    the file system has no locks.
+
+    Args:
+        output: The file, folder or prefix that the files belong to.
     """
 
     def __init__(self, output: str | Path) -> None:

@@ -11,10 +11,12 @@ def public_names(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """`__all__`, `__getattr__` and `__dir__` of a package's `__init__`.
 
-    modules: the module below `package` that defines each name; one that ends with the name defines nothing else, and
-        is the public name itself. No other module may be called like a name: importing it would replace the name.
-
     Type checkers cannot follow this, so the same names are imported under TYPE_CHECKING next to it.
+
+    Args:
+        modules: The module below `package` that defines each name; one that ends with the name defines nothing else,
+            and is the public name itself. No other module may be called like a name: importing it would replace the
+            name.
     """
 
     def get(name: str) -> Any:

@@ -31,7 +31,8 @@ SUM_ERRORS = 5.0
 class Verdict:
     """error: relative force error against the exact model, None if not computed. reason: why it failed, else None.
 
-    compared, left_out: what was compared with the exact model, and what was not and why; None for nothing.
+    Attributes:
+        compared, left_out: What was compared with the exact model, and what was not and why; None for nothing.
     """
 
     error: float | None
@@ -43,7 +44,8 @@ class Verdict:
 def structure_of(batch: Batch, buffers: StepBuffers, kind: str) -> Batch:
     """A copy of the structure that a step was given, on the device of `batch`, which it evaluates.
 
-    kind: "host" or "device", where its positions and cell came from.
+    Args:
+        kind: "host" or "device", where its positions and cell came from.
     """
     inputs = buffers.inputs if kind == "device" else buffers.host_inputs
     given = {name: inputs[name].clone().to(batch.positions.device) for name in ("positions", "cell")}
@@ -60,7 +62,8 @@ def judge(
 ) -> Verdict:
     """Audits the outputs `found` of a step for a structure. number: of the audit, which draws systems and atoms.
 
-    launched: the outputs of an eager run, which those of a replay are compared with for structures of any size.
+    Args:
+        launched: The outputs of an eager run, which those of a replay are compared with for structures of any size.
     """
     device = structure.positions.device
     allowed = TOLERANCES[precision] + SUM_ERRORS * sum_error_of(potential, bool(structure.pbc.any()))

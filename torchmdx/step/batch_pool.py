@@ -51,8 +51,10 @@ class _Held:
 class BatchPool:
     """Evaluates batches of any composition with steps of a few padded sizes, which are created and dropped as needed.
 
+    Example::
+
         pool = BatchPool(potential, stress=True)
-        pool.hold(batch)                          # when atoms or systems change
+        pool.hold(batch)  # when atoms or systems change
         result = pool(batch.positions, batch.cell)
 
     The first batch has a step of its own size. Those of other sizes have up to an eighth more atoms and systems, so
@@ -64,7 +66,8 @@ class BatchPool:
     `most_steps` of them (None: 4 on the CPU, any number on a GPU). The least recently used is dropped first; all others
     are if the GPU's memory runs out.
 
-    mode, stress, precision: as for CapturedStep.
+    Args:
+        mode, stress, precision: As for CapturedStep.
     """
 
     def __init__(
@@ -138,9 +141,12 @@ class BatchPool:
     def __call__(self, positions: Tensor, cell: Tensor | None, *, copy: bool = False) -> StepResult:
         """Results at positions [N,3] Å and cell [S,3,3] Å of the batch that it holds, on the potential's device.
 
-        cell: None for that of the last call, or of the batch. energy [S], forces [N,3] and optionally stress and
-        spreads, as tensors: without `copy`, views of the step's buffers, valid until the next call. Raises ValueError
-        without a batch or for another size, and what CapturedStep raises.
+        Args:
+            cell: None for that of the last call, or of the batch. energy [S], forces [N,3] and optionally stress and
+                spreads, as tensors: without `copy`, views of the step's buffers, valid until the next call.
+
+        Raises:
+            ValueError: Without a batch or for another size, and what CapturedStep raises.
         """
         if self._held is None:
             raise ValueError("a pool evaluates the batch that it holds: call hold before an evaluation")

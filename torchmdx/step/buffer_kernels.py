@@ -26,7 +26,8 @@ NUM_FLAGS = tl.constexpr(buffer_storage.NUM_FLAGS)
 def launch_prepare(buffers: BufferStorage, system_index: Tensor, *, from_host: bool = False) -> None:
     """places = inputs[order] - images @ cell - origin; box = cell; rounds both to positions and cell; resets the flags.
 
-    from_host: the kernel reads the inputs from the host's block.
+    Args:
+        from_host: The kernel reads the inputs from the host's block.
     """
     work = max(buffers.num_atoms, 9 * buffers.num_systems)
     given = buffers.host_inputs if from_host else buffers.inputs
@@ -66,7 +67,8 @@ def launch_finish(
 ) -> None:
     """Writes results in the caller's order and in float64, and the flags. spread: of energy [S], forces [N], float64.
 
-    to_host: this many numbers of the output are written to the host's block by the kernel, in a single program.
+    Args:
+        to_host: This many numbers of the output are written to the host's block by the kernel, in a single program.
     """
     out: dict[str, Any] = buffers.outputs
     unused = energy, energies  # of the same dtypes; the kernel does not use them

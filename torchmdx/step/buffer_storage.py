@@ -23,8 +23,9 @@ MOST_DIRECT = 512
 class BufferStorage:
     """Input and output of a step of N atoms in S systems, on the model's device and in pinned memory on the host.
 
-    spread: also hold the spread of an ensemble; atoms with a force spread above `most_spread` are flagged. block: has
-    the input on the device, and order, images, origin and far.
+    Args:
+        spread: Also hold the spread of an ensemble; atoms with a force spread above `most_spread` are flagged.
+        block: Has the input on the device, and order, images, origin and far.
     """
 
     def __init__(

@@ -45,7 +45,9 @@ class StepBuffers(BufferStorage):
     def refresh(self, batch: Batch, order: Tensor | None) -> None:
         """Chooses images and origins for the positions in `inputs`; order [N]: a new order of the atoms.
 
-        batch: provides pbc and system_index, in the caller's order. Systems that are not finite keep images and origin.
+        Args:
+            batch: Provides pbc and system_index, in the caller's order. Systems that are not finite keep images and
+                origin.
         """
         positions, cell = self.inputs["positions"], self.inputs["cell"]
         index = batch.system_index
@@ -70,7 +72,9 @@ class StepBuffers(BufferStorage):
     def prepare(self, system_index: Tensor, *, from_host: bool = False) -> None:
         """Fills places and box, and positions and cell with the same values rounded; resets the flags.
 
-        system_index: [N] in the model's order. from_host: copies the host's inputs to the device first.
+        Args:
+            system_index: [N] in the model's order.
+            from_host: Copies the host's inputs to the device first.
         """
         if from_host and not self.direct:
             self.copy_in()
@@ -110,8 +114,10 @@ class StepBuffers(BufferStorage):
     ) -> None:
         """Fills `outputs` from the model's results, in the caller's order, and sets the flags.
 
-        spread: of an ensemble's energy [S] and forces [N]. to_host: copies all results to the host; otherwise only
-        energies and flags. read: whether the host reads anything; if not, nothing is copied.
+        Args:
+            spread: Of an ensemble's energy [S] and forces [N].
+            to_host: Copies all results to the host; otherwise only energies and flags.
+            read: Whether the host reads anything; if not, nothing is copied.
         """
         if self.on_gpu:
             from torchmdx.step.buffer_kernels import launch_finish

@@ -63,9 +63,10 @@ class GraphPolicy:
     ) -> str | None:
         """Measures `work`, captures it, audits a replay, and keeps the graph if it is faster and right.
 
-        outputs: returns a copy of what the last run gave. judge: given that of an eager run, returns why the replay is
-        wrong, or None; `consider` returns the same. If memory runs out, no graph is kept; with mode "graph"
-        torch.cuda.OutOfMemoryError is raised.
+        Args:
+            outputs: Returns a copy of what the last run gave.
+            judge: Given that of an eager run, returns why the replay is wrong, or None; `consider` returns the same. If
+                memory runs out, no graph is kept; with mode "graph" torch.cuda.OutOfMemoryError is raised.
         """
         if self.device.type != "cuda" or self.asked == "eager":
             return None

@@ -45,6 +45,8 @@ MOST_ROUNDS = 8  # growing once is normally enough; a list that still does not f
 class CapturedStep(StepState):
     """Evaluates a structure, or a batch, at changing positions and cells, as fast as this machine can.
 
+    Example::
+
         step = CapturedStep(potential, System.from_ase(atoms))
         result = step(atoms.positions, atoms.cell.array)
 
@@ -56,15 +58,17 @@ class CapturedStep(StepState):
     weights create another step. Threads that share a step take turns. A copy or a pickle of a step has its structure,
     settings and last cell; it allocates and captures for itself.
 
-    mode: "graph" requires a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
-        evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
-    stress, energies: also compute stress, and the energy of each atom. skin: Å added to the search radius, so that most
-        searches can be skipped.
-    precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; None takes the potential's dtype.
-    audit_every: evaluations between comparisons with the exact model (0: only when a graph is captured).
-    max_force_spread: for an ensemble, eV/Å; SpreadError if the forces on an atom have a larger spread.
-    engine: "fused", "pairs", "C", "exact" or the name of a registered engine; ValueError if it does not serve. None
-        takes the fastest.
+    Args:
+        mode: "graph" requires a graph (GraphRefused otherwise), "eager" never captures, "auto" captures at the third
+            evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
+        stress, energies: Also compute stress, and the energy of each atom.
+        skin: Å added to the search radius, so that most searches can be skipped.
+        precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; None takes the potential's
+            dtype.
+        audit_every: Evaluations between comparisons with the exact model (0: only when a graph is captured).
+        max_force_spread: For an ensemble, eV/Å; SpreadError if the forces on an atom have a larger spread.
+        engine: "fused", "pairs", "C", "exact" or the name of a registered engine; ValueError if it does not serve. None
+            takes the fastest.
     """
 
     def __init__(
@@ -192,7 +196,11 @@ class CapturedStep(StepState):
     def capture(self, kind: str = "host") -> None:
         """Captures now instead of at the third evaluation; if the graph is not kept, `why` gives the reason.
 
-        kind: "host" or "device", where positions come from. Raises GraphRefused if mode="graph" and capture fails.
+        Args:
+            kind: "host" or "device", where positions come from.
+
+        Raises:
+            GraphRefused: If mode="graph" and capture fails.
         """
         self._require_assigned()
         with memory_explained(self.batch, self.device):
@@ -281,7 +289,8 @@ class CapturedStep(StepState):
     def _trusted(self) -> bool:
         """Audits this evaluation if that is due. False after a fallback: the evaluation must be repeated.
 
-        Raises AuditError if an audit that is due fails, or that of the engine that a fallback has chosen.
+        Raises:
+            AuditError: If an audit that is due fails, or that of the engine that a fallback has chosen.
         """
         due = self._audit_due()
         if not (due or self.audit_owed):

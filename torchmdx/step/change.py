@@ -29,7 +29,8 @@ log = logging.getLogger("torchmdx.step.captured_step")
 def refresh(step: StepState, kind: str) -> None:
     """Chooses images, origins and order for the positions in the input buffers.
 
-    kind: "host" or "device", where the positions came from.
+    Args:
+        kind: "host" or "device", where the positions came from.
     """
     buffers, batch, ordered = step.buffers, step.batch, step.ordered
     if kind == "host":

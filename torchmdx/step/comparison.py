@@ -56,7 +56,8 @@ def compare_systems(found: Results, exact: Results, batch: Batch, allowed: float
 def compare_atoms(found: Results, exact: Results, allowed: float, other: str) -> Comparison:
     """Compares energies of atoms [n] and forces of the first [m] of them; the spread of forces if both have it.
 
-    found: results [n]; exact: energies [n], forces [m,3].
+    Args:
+        found: Results [n]; exact: energies [n], forces [m,3].
     """
     count = len(exact["forces"])
     few = {name: value[:count] for name, value in found.items()}

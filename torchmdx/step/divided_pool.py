@@ -20,7 +20,8 @@ from torchmdx.structures.system import System
 class DividedPool:
     """Evaluates structures with a `DividedStep`, which is kept while atoms and periodic directions stay the same.
 
-    devices, mode, stress, precision: as for DividedStep.
+    Args:
+        devices, mode, stress, precision: As for DividedStep.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class DividedPool:
     def __call__(self, system: System, positions: NDArray[np.float64] | None = None) -> StepResult:
         """energy [1], energies [N], forces [N,3] and optionally stress [1,3,3], as NumPy arrays.
 
-        positions: numbers [N,3] instead of the system's. A system that is given with them repeatedly is compared only
-        once: its other values must not have changed. Raises what DividedStep raises.
+        Args:
+            positions: Numbers [N,3] instead of the system's. A system that is given with them repeatedly is compared
+                only once: its other values must not have changed. Raises what DividedStep raises.
         """
         if self._step is None:
             self._step = DividedStep(self.potential, system, energies=True, **self._settings)
@@ -79,7 +81,11 @@ def pool_for(
 ) -> Pool:
     """A pool of steps on the potential's device; on several devices if these are given. options: of either class.
 
-    engine: as for CapturedStep. Raises ValueError for an engine on several devices, where the plan decides.
+    Args:
+        engine: As for CapturedStep.
+
+    Raises:
+        ValueError: For an engine on several devices, where the plan decides.
     """
     if devices is None:
         return StepPool(potential, engine=engine, **options)

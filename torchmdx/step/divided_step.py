@@ -32,7 +32,9 @@ from torchmdx.structures.system import Batch, System
 class DividedReport:
     """How a divided step evaluates: parts along each cell vector, assignments so far, and one entry for each domain.
 
-    owned, ghosts: numbers of atoms. steps: reports of the domains' captured steps; None for a domain without atoms.
+    Attributes:
+        owned, ghosts: Numbers of atoms.
+        steps: Reports of the domains' captured steps; None for a domain without atoms.
     """
 
     grid: Grid
@@ -47,6 +49,8 @@ class DividedReport:
 class DividedStep:
     """Evaluates one structure on several devices; used, and giving results, as a `CapturedStep`.
 
+    Example::
+
         step = DividedStep(potential, System.from_ase(atoms), devices=["cpu", "cpu"])  # or "cuda:0", "cuda:1"
         result = step(atoms.positions, atoms.cell.array)
 
@@ -54,13 +58,16 @@ class DividedStep:
     to the potential's reach around it: the cutoff, times its layers and one. These are chosen anew once atoms have
     moved by half of `skin`, Å. Results are sums over the bricks in a fixed order, and the caller's own.
 
-    devices: one may be named more than once, and "cpu" too. Where the copies would outweigh what is divided, in a small
-    structure, fewer devices are used. grid: parts along each cell vector instead of those
-    with the fewest copies. mode, stress, energies, precision, audit_every: as for CapturedStep. Positions that are
-    given as a CUDA tensor go through the host.
+    Args:
+        devices: One may be named more than once, and "cpu" too. Where the copies would outweigh what is divided, in a
+            small structure, fewer devices are used.
+        grid: Parts along each cell vector instead of those with the fewest copies.
+        mode, stress, energies, precision, audit_every: As for CapturedStep. Positions that are given as a CUDA tensor
+            go through the host.
 
-    Raises ValueError for several structures, for an ensemble, whose spread is not a sum over bricks, and for potentials
-    in which atoms at any distance matter: TensorNet2 and Coulomb energies of all pairs.
+    Raises:
+        ValueError: For several structures, for an ensemble, whose spread is not a sum over bricks, and for potentials
+            in which atoms at any distance matter: TensorNet2 and Coulomb energies of all pairs.
     """
 
     def __init__(
@@ -96,9 +103,12 @@ class DividedStep:
         self.assign(structure)
 
     def assign(self, structure: System | Batch) -> None:
-        """Takes another structure, of any size. Raises ValueError for one that can't be divided.
+        """Takes another structure, of any size.
 
         After an error or an interruption the step still has the last one.
+
+        Raises:
+            ValueError: For one that can't be divided.
         """
         batch = Batch.of(structure).to("cpu")
         if batch.num_systems != 1:
@@ -227,7 +237,8 @@ def chosen_devices(
 ) -> tuple[torch.device, list[str] | None]:
     """(device of the potential, names of several devices that share a structure or None).
 
-    Raises ValueError if both are given, for a device that does not exist, and as `checked_devices`.
+    Raises:
+        ValueError: If both are given, for a device that does not exist, and as `checked_devices`.
     """
     if devices is None:
         return choose_device(device), None

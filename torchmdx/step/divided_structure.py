@@ -62,9 +62,14 @@ class DeviceDomain:
 class DividedStructure:
     """A structure with its current positions and cell, and the domains that it is divided into.
 
-    devices: of the domains, as many as the grid has bricks. grid: parts along each cell vector; None: those with the
-    fewest copies of atoms. skin: Å. options: mode, precision and audit_every of `DomainStep`. frame: the cell, with
-    unit vectors along directions that are not periodic.
+    Args:
+        devices: Of the domains, as many as the grid has bricks.
+        grid: Parts along each cell vector; None: those with the fewest copies of atoms.
+        skin: Å.
+        options: Mode, precision and audit_every of `DomainStep`.
+
+    Attributes:
+        frame: The cell, with unit vectors along directions that are not periodic.
     """
 
     def __init__(
@@ -95,7 +100,10 @@ class DividedStructure:
     def take_in(self, positions: Any, cell: Any, evaluation: int) -> None:
         """Copies positions and cell in, for the evaluation with this number.
 
-        Raises ValueError or TypeError if they do not fit, NonFiniteError for positions; then the last cell is kept.
+        Raises:
+            ValueError: If they do not fit.
+            TypeError: If they do not fit.
+            NonFiniteError: For positions; then the last cell is kept.
         """
         given, frame = self.cell, self.frame
         if cell is not None:

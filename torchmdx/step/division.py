@@ -26,8 +26,10 @@ WORTH_DIVIDING = 0.75
 class Share:
     """The atoms of a domain; the positions of its copies are positions[atoms] + shifts @ cell.
 
-    atoms [M]: owned ones first, then ghosts by hops. shifts [M,3]: whole lattice vectors. hops [M]: as for
-    `DomainStep.assign`.
+    Attributes:
+        atoms ([M]): Owned ones first, then ghosts by hops.
+        shifts ([M,3]): Whole lattice vectors.
+        hops ([M]): As for `DomainStep.assign`.
     """
 
     atoms: NDArray[np.int64]
@@ -46,7 +48,8 @@ class Share:
 class Division:
     """The shares of all domains, and positions [N,3] Å and cell [3,3] Å at which they were made.
 
-    reach, skin: Å; ghosts reach `reach + skin` from the bricks. Torch's operations share the work among threads.
+    Attributes:
+        reach, skin: Å; ghosts reach `reach + skin` from the bricks. Torch's operations share the work among threads.
     """
 
     shares: list[Share]
@@ -87,8 +90,9 @@ def divide(
 ) -> Division:
     """Cuts a structure into grid[k] parts along each cell vector, with equal numbers of atoms.
 
-    cell [3,3]: of full rank. Ghosts are copies of all atoms within reach + skin of a brick; along directions that are
-    not cut there are none, so that these stay as periodic as they are.
+    Args:
+        cell ([3,3]): Of full rank. Ghosts are copies of all atoms within reach + skin of a brick; along directions that
+            are not cut there are none, so that these stay as periodic as they are.
     """
     cut = np.array(grid) > 1
     inverse = np.asarray(np.linalg.inv(cell), dtype=np.float64)

@@ -41,8 +41,10 @@ class DomainResult:
 class DomainStep:
     """Evaluates the atoms that a process owns, with copies of the atoms around them (ghosts), as a `CapturedStep`.
 
+    Example::
+
         step = DomainStep(potential, pbc=(False, True, True))
-        step.assign(positions, numbers, num_owned, cell, num_total=96)   # after atoms have changed hands
+        step.assign(positions, numbers, num_owned, cell, num_total=96)  # after atoms have changed hands
         result = step(positions, cell)
 
     Summed over all processes, energies and virials are those of the whole system, and so are forces, after those on
@@ -53,7 +55,10 @@ class DomainStep:
 
     Atoms are padded to a capacity, so that one CUDA graph serves while their number changes; `num_growths` counts how
     often it grew. capacity: atoms to begin with. mode, precision, audit_every: as for CapturedStep. charge: of the
-    whole system. Raises ValueError for a potential that cannot be divided (`why_not`).
+    whole system.
+
+    Raises:
+        ValueError: For a potential that cannot be divided (`why_not`).
     """
 
     def __init__(

@@ -90,8 +90,9 @@ def _hops(prior: Prior, periodic: bool) -> int | None:
 class Local:
     """Exact results of a few atoms. atoms [n]: which of the batch they are, or are images of.
 
-    results: energies [n] eV, forces [m,3] eV/Å on the first m atoms, and of an ensemble force_spread [m]. num_around:
-    atoms that were looked at.
+    Attributes:
+        results: Energies [n] eV, forces [m,3] eV/Å on the first m atoms, and of an ensemble force_spread [m].
+        num_around: Atoms that were looked at.
     """
 
     atoms: Tensor

@@ -33,8 +33,10 @@ MOST_NAMED = 6
 class Findings:
     """Comparisons of the results `found` for a structure, within a tolerance, as far as they have been made.
 
-    errors: relative force errors. reasons: what is wrong. compared, left_out: what was compared with the exact model,
-    and what was not and why.
+    Attributes:
+        errors: Relative force errors.
+        reasons: What is wrong.
+        compared, left_out: What was compared with the exact model, and what was not and why.
     """
 
     potential: Potential | Ensemble

@@ -61,6 +61,8 @@ class _Slot:
 class StepPool:
     """Evaluates structures of any size with steps of a few padded sizes; creates and drops steps as needed.
 
+    Example::
+
         pool = StepPool(potential)
         for atoms in many:
             result = pool(System.from_ase(atoms))
@@ -74,8 +76,9 @@ class StepPool:
     `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others
     are if the GPU's memory runs out.
 
-    mode, stress, precision, audit_every, engine: as for CapturedStep. Threads that share a pool take turns. A copy or a
-    pickle of a pool has its potential and settings, without steps.
+    Args:
+        mode, stress, precision, audit_every, engine: As for CapturedStep. Threads that share a pool take turns. A copy
+            or a pickle of a pool has its potential and settings, without steps.
     """
 
     def __init__(
@@ -105,9 +108,10 @@ class StepPool:
     def __call__(self, system: System, positions: NDArray[np.float64] | None = None) -> StepResult:
         """energy [1], energies [N], forces [N,3], optionally stress [1,3,3], spreads of an ensemble; as NumPy arrays.
 
-        system: on the CPU, in float64 so that no coordinate is rounded before the step has centred it. positions:
-        finite numbers [N,3] instead of the system's. A system that is given with them repeatedly is compared only
-        once: its other values must not have changed. Raises what CapturedStep raises.
+        Args:
+            system: On the CPU, in float64 so that no coordinate is rounded before the step has centred it.
+            positions: Finite numbers [N,3] instead of the system's. A system that is given with them repeatedly is
+                compared only once: its other values must not have changed. Raises what CapturedStep raises.
         """
         if positions is not None and positions.shape != system.positions.shape:
             raise ValueError(f"positions must have shape {list(system.positions.shape)}, got {list(positions.shape)}")

@@ -19,15 +19,19 @@ from torchmdx.structures.system import Batch
 class StepReport:
     """Mode and engine with the reason for each, sizes, and measurements at capture (None if nothing was captured).
 
-    nodes: kernels and copies in the graph. memory_bytes: buffers, graph and model, as torch counts them. replay_ms and
-    eager_ms: time of an evaluation with and without the graph. error: relative force error against the exact model in
-    float64, in the last audit. compared, not_compared: what that audit compared with the exact model, and what it left
-    out and why; None before an audit, and where there is nothing to say. table_error: largest error of a tabulated
-    filter or its slope, relative to the largest value; 0 without tables. members: number of members of an ensemble;
-    None for a single potential. threads: of an evaluation on the CPU; None on a GPU. plan: which kernels were planned,
-    why, and what runs instead of those that are not available. coulomb_cutoff: Å, beyond which a reaction field
-    replaces Coulomb interactions; None if nothing is truncated. ewald: accuracy, splitting and
-    number of vectors of an Ewald sum; None if there is none.
+    Attributes:
+        nodes: Kernels and copies in the graph.
+        memory_bytes: Buffers, graph and model, as torch counts them. replay_ms and eager_ms: time of an evaluation with
+            and without the graph.
+        error: Relative force error against the exact model in float64, in the last audit.
+        compared, not_compared: What that audit compared with the exact model, and what it left out and why; None before
+            an audit, and where there is nothing to say.
+        table_error: Largest error of a tabulated filter or its slope, relative to the largest value; 0 without tables.
+        members: Number of members of an ensemble; None for a single potential.
+        threads: Of an evaluation on the CPU; None on a GPU.
+        plan: Which kernels were planned, why, and what runs instead of those that are not available.
+        coulomb_cutoff: Å, beyond which a reaction field replaces Coulomb interactions; None if nothing is truncated.
+        ewald: Accuracy, splitting and number of vectors of an Ewald sum; None if there is none.
     """
 
     mode: str

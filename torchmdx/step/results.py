@@ -64,8 +64,12 @@ class Frame:
 class SpreadError(StepError):
     """The force spread of an ensemble exceeds its limit.
 
-    frame: the structure and its results. atom: index of the atom with the largest spread, in the caller's order.
-    most: the limit, eV/Å. step: of a run that it ends, None otherwise. structure: index of the structure in the batch.
+    Args:
+        frame: The structure and its results.
+        atom: Index of the atom with the largest spread, in the caller's order.
+        most: The limit, eV/Å.
+        step: Of a run that it ends, None otherwise.
+        structure: Index of the structure in the batch.
     """
 
     def __init__(

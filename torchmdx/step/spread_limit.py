@@ -66,7 +66,9 @@ def _text(frame: Frame, most: float, where: str) -> str:
 def at_step(error: SpreadError, step: int, starts: NDArray[np.int64]) -> SpreadError:
     """The error of a run: its text names the step, the atom within its structure, and the structure if several run.
 
-    error: with the index of the atom in the batch. starts [S+1]: where the atoms of each structure begin.
+    Args:
+        error: With the index of the atom in the batch.
+        starts ([S+1]): Where the atoms of each structure begin.
     """
     assert error.frame is not None
     structure = int(np.searchsorted(starts, error.atom, side="right")) - 1

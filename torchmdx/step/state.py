@@ -25,15 +25,18 @@ from torchmdx.structures.system import Batch
 class StepState:
     """Structure, buffers, neighbour list, engine and graphs of a step, and the work of one evaluation.
 
-    engine_asked: the name of the engine that was asked for; None: the fastest.
-    batch: the structure in the caller's order and frame. ordered: the same atoms in the order and frame of the
-    buffers, which the engine sees. verdict: of the last audit. audit_owed: an audit must pass before the next result is
-    returned. fell_back: the engine is the exact model, because the fast path failed an audit.
-    with_forces: whether the current evaluation computes forces.
-
     A change may be interrupted at any line. While `unsettled` is set, order, neighbour list, scratch memory and graphs
     may be inconsistent, and the next evaluation makes them consistent first. While `assigning` is set, the structure
     is incomplete, and evaluations are refused.
+
+    Attributes:
+        engine_asked: The name of the engine that was asked for; None: the fastest.
+        batch: The structure in the caller's order and frame.
+        ordered: The same atoms in the order and frame of the buffers, which the engine sees.
+        verdict: Of the last audit.
+        audit_owed: An audit must pass before the next result is returned.
+        fell_back: The engine is the exact model, because the fast path failed an audit.
+        with_forces: Whether the current evaluation computes forces.
     """
 
     potential: Potential | Ensemble
@@ -77,7 +80,9 @@ class StepState:
     def _judge(self, kind: str, launched: dict[str, Tensor] | None = None) -> str | None:
         """Audits the evaluation that has just been done. Returns why it is wrong, None if it passes.
 
-        kind: where its inputs came from and its results went. launched: outputs of a launch with the same inputs.
+        Args:
+            kind: Where its inputs came from and its results went.
+            launched: Outputs of a launch with the same inputs.
         """
         flags = self.buffers.host_outputs["flags"]
         self.audit_owed = True  # until one has passed
@@ -106,8 +111,9 @@ class StepState:
     def _launch(self, kind: str) -> None:
         """Launches all the work of one evaluation; reads nothing on the host, so that it can be captured.
 
-        kind: "host" or "device", where inputs come from and results go; "energy": device inputs, no forces; "steps":
-        device inputs and results, of which the host reads nothing.
+        Args:
+            kind: "host" or "device", where inputs come from and results go; "energy": device inputs, no forces;
+                "steps": device inputs and results, of which the host reads nothing.
         """
         buffers = self.buffers
         if not buffers.num_atoms:

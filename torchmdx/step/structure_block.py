@@ -26,8 +26,12 @@ SHARED = ("atomic_numbers", "system_index", "pbc", "charge", "partial_charges", 
 class StructureBlock:
     """Inputs, structure and placement of a step of N atoms in S systems, as views of one block on the device.
 
-    batch: the structure in the caller's order. views: by name, among them input [3N+9S], positions and cells of the
-    next evaluation, and order, images, origin and far of BufferStorage.
+    Args:
+        batch: The structure in the caller's order.
+
+    Attributes:
+        views: By name, among them input [3N+9S], positions and cells of the next evaluation, and order, images, origin
+            and far of BufferStorage.
     """
 
     def __init__(self, batch: Batch, dtype: torch.dtype) -> None:

@@ -26,8 +26,11 @@ TO_HOST = {"host": 2, "device": 1, "steps": 0}
 class Moving:
     """What the kernel needs to move atoms.
 
-    tensors: what `struct Params` of one_launch_block.cuh names from `state_positions` to `control`, but for `moved`.
-    steps: how many. thermostat: 0 for none, 1 for Langevin dynamics, 2 for velocity rescaling.
+    Attributes:
+        tensors: What `struct Params` of one_launch_block.cuh names from `state_positions` to `control`, but for
+            `moved`.
+        steps: How many.
+        thermostat: 0 for none, 1 for Langevin dynamics, 2 for velocity rescaling.
     """
 
     tensors: Mapping[str, Tensor]

@@ -126,9 +126,17 @@ class System:
 class Batch:
     """Several systems, concatenated: N atoms of S systems; the atoms of a system are contiguous.
 
-    positions [N,3] Å · atomic_numbers [N] · system_index [N] int64, ascending · cell [S,3,3] Å · pbc [S,3] bool ·
-    charge [S], of the dtype of positions · partial_charges [N], given by all systems or by none. A system may be empty.
-    The constructor checks shapes and dtypes, and on a CPU the order of system_index; `of` also checks that of a GPU.
+    A system may be empty. The constructor checks shapes and dtypes, and on a CPU the order of system_index; `of` also
+    checks that of a GPU.
+
+    Attributes:
+        positions: [N,3] Å.
+        atomic_numbers: [N].
+        system_index: [N] int64, ascending.
+        cell: [S,3,3] Å.
+        pbc: [S,3] bool.
+        charge: [S], of the dtype of positions.
+        partial_charges: [N], given by all systems or by none.
     """
 
     positions: Tensor
@@ -223,7 +231,11 @@ class Batch:
             raise ValueError(f"a batch with {kept} partial_charges can't take one with {given} partial_charges")
 
     def copy_(self, other: Batch) -> None:
-        """Copies the values of a batch of the same sizes. Raises ValueError if only one has partial_charges."""
+        """Copies the values of a batch of the same sizes.
+
+        Raises:
+            ValueError: If only one has partial_charges.
+        """
         self.require_alike(other)
         for name, value in vars(self).items():
             if value is not None:

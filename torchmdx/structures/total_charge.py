@@ -21,8 +21,12 @@ def charge_of(atoms: Atoms, given: float | None = None) -> tuple[float, str]:
     """The total charge in e, and where it comes from.
 
     It is `given` (the option --charge), else the charge in the file or in `atoms.info`, else the sum of formal charges,
-    else the sum of initial charges, else 0. Raises ValueError for entries that differ and for initial charges that do
-    not add up to an integer, and TypeError or ValueError for a charge that is not a finite number.
+    else the sum of initial charges, else 0.
+
+    Raises:
+        ValueError: For entries that differ and for initial charges that do not add up to an integer.
+        TypeError: For a charge that is not a finite number.
+        ValueError: For a charge that is not a finite number.
     """
     if given is not None:
         return checked_charge(given), "--charge"

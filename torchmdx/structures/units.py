@@ -41,7 +41,11 @@ LENGTH_UNITS: dict[str, float] = {"angstrom": 1.0, "bohr": BOHR, "nm": NANOMETER
 
 
 def conversion(unit: str, table: dict[str, float], what: str) -> float:
-    """The value of `unit` in the unit of torchmdx. Raises ValueError, listing the known names, for an unknown one."""
+    """The value of `unit` in the unit of torchmdx.
+
+    Raises:
+        ValueError: Listing the known names, for an unknown one.
+    """
     if unit not in table:
         raise ValueError(f"{what} unit must be one of {', '.join(table)}, got {unit!r}")
     return table[unit]

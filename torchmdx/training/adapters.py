@@ -1,5 +1,7 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): small corrections of the linear maps of a potential to fine-tune.
 
+::
+
     W = W0 + B A        W0 [out,in] frozen, A [rank,in] random, B [out,rank] zero at first
 
 Files that a training writes have W: a potential with adapters exists only during the training.
@@ -34,7 +36,10 @@ class LowRank(nn.Module):
 def add_adapters(potential: Potential, rank: int, seed: int, kept: tuple[str, ...] = ()) -> int:
     """Freezes all weights but those whose names begin with `kept`, and adds adapters; returns the number trained.
 
-    Linear maps that are frozen already, or are smaller than the rank, get none. Raises ValueError if none is left.
+    Linear maps that are frozen already, or are smaller than the rank, get none.
+
+    Raises:
+        ValueError: If none is left.
     """
     generator = torch.Generator().manual_seed(seed)
     maps = [

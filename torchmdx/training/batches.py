@@ -78,8 +78,11 @@ class Batches:
     ) -> None:
         """seed: None keeps the order of the frames. config_type_weights: factors of the weights of frames.
 
-        replay: other frames, which become a part of each batch; seed must be given then. Raises ValueError without
-        frames.
+        Args:
+            replay: Other frames, which become a part of each batch; seed must be given then.
+
+        Raises:
+            ValueError: Without frames.
         """
         if len(indices) == 0:
             raise ValueError("batches need at least one frame, got none")

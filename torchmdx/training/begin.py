@@ -32,7 +32,8 @@ CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
 def with_data(config: Config, store: Store, parts: Split, resume: bool) -> Config:
     """The configuration with the settings that the data decide; the data of a new run are checked.
 
-    Raises ValueError for data that do not fit, and for labels that cannot be right, unless data.checks allows them.
+    Raises:
+        ValueError: For data that do not fit, and for labels that cannot be right, unless data.checks allows them.
     """
     first = os.environ.get("RANK", "0") == "0"
     config, said = with_stress_weight(config, store, parts["train"])

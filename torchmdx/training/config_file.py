@@ -18,7 +18,9 @@ MOST_VALUES = 100_000  # of a configuration; atomic numbers and names of files m
 def read_config(path: str | Path, changes: Sequence[str] = ()) -> Config:
     """The configuration in a YAML file, with overrides such as ["--loss.energy.weight", "5"].
 
-    Raises FileNotFoundError; ValueError with the key, the value and the closest valid key.
+    Raises:
+        FileNotFoundError: With the key, the value and the closest valid key.
+        ValueError: With the key, the value and the closest valid key.
     """
     path = Path(path)
     if not path.is_file():

@@ -72,7 +72,8 @@ def leave(failed: bool) -> None:
 def launch(settings: TrainingSection, device: torch.device, function: Callable[..., int], *arguments: Any) -> int:
     """Runs function(*arguments) in devices x nodes processes; returns the exit status.
 
-    Raises ConnectionError if a process or a node fails, after the other processes have been terminated.
+    Raises:
+        ConnectionError: If a process or a node fails, after the other processes have been terminated.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -100,8 +100,9 @@ def label(
 ) -> LabelledBatch:
     """A batch of `frames`, whose indices in the store are `indices`, padded to num_atoms and num_systems + 1.
 
-    totals: labels in the global batch; None if it consists of these frames. frame_weight [F] in the loss; None: that of
-    the frames.
+    Args:
+        totals: Labels in the global batch; None if it consists of these frames. frame_weight [F] in the loss; None:
+            that of the frames.
     """
     real, missing, first = frames.num_atoms, num_atoms - frames.num_atoms, len(frames)
     if missing < 0 or first > num_systems:

@@ -17,6 +17,8 @@ RUN_ID, MLFLOW_ID = "wandb.json", "mlflow.json"  # the run of a directory
 class Logs:
     """Writes values of steps and epochs to all selected loggers.
 
+    Example::
+
         logs = Logs(directory, ("csv", "tensorboard"), config)
         logs.step(120, {"loss": 0.3, "lr": 1e-3})
         logs.epoch(1, 500, {"lr": 1e-3, "train_energy": 4.1, "validation_energy": 5.0})
@@ -29,7 +31,9 @@ class Logs:
     absolute error, meV/atom), `forces` (meV/Å), `stress` (meV/Å³), `charges` (me), `dipole` (me Å).
     Other values are logged as well.
 
-    Raises ValueError for an unknown logger, ImportError for one that is not installed.
+    Raises:
+        ValueError: For an unknown logger.
+        ImportError: For one that is not installed.
     """
 
     def __init__(

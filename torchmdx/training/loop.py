@@ -40,7 +40,8 @@ STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
 class Trainer:
     """Runs training epochs, validation and checkpointing; only the first process writes files.
 
-    potential: on the device, in the dtype of the training; its weights are moved into one vector.
+    Args:
+        potential: On the device, in the dtype of the training; its weights are moved into one vector.
     """
 
     def __init__(
@@ -104,7 +105,9 @@ class Trainer:
     def resume(self) -> None:
         """Restores the state that `_save` wrote in a run with the same settings.
 
-        Raises FileNotFoundError; ValueError for damaged files, different data or a different model.
+        Raises:
+            FileNotFoundError: For damaged files, different data or a different model.
+            ValueError: For damaged files, different data or a different model.
         """
         restore(self, self.directory / STATE)
 

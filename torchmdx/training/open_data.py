@@ -30,7 +30,9 @@ def say(text: str) -> None:
 def open_data(data: DataSection, directory: Path, several: bool = False, update: bool = True) -> tuple[Store, Split]:
     """The store and its parts, without isolated atoms. Arguments as of `open_store`.
 
-    Raises FileNotFoundError; ValueError, also for a split without training frames.
+    Raises:
+        FileNotFoundError: Also for a split without training frames.
+        ValueError: Also for a split without training frames.
     """
     store = open_store(data, directory, several, update)
     parts = _parts(data, store) if data.split is None else read_split(data.split, store)
@@ -43,8 +45,10 @@ def open_data(data: DataSection, directory: Path, several: bool = False, update:
 def open_store(data: DataSection, directory: Path, several: bool = False, update: bool = True) -> Store:
     """The store at data.path, or the store in `directory` to which all files of the data are converted.
 
-    several: whether other nodes run this too; data.path must be a store then. update: whether the files are converted
-    again if they have changed since; otherwise a run goes on with the frames it has.
+    Args:
+        several: Whether other nodes run this too; data.path must be a store then.
+        update: Whether the files are converted again if they have changed since; otherwise a run goes on with the
+            frames it has.
     """
     pool, files = data.pool_files(), _files(data)
     if not pool:

@@ -20,7 +20,8 @@ ALIGNMENT = 64
 class FlatParameters:
     """Parameters, moved into one vector [P] of which they become views; gradients are gathered in another vector.
 
-    extra: elements after the gradients, for values that are summed over processes with them.
+    Args:
+        extra: Elements after the gradients, for values that are summed over processes with them.
     """
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], extra: int = 0) -> None:

@@ -16,6 +16,7 @@ def _step(
     CLIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """VALUES, FIRST, SECOND and AVERAGE [P] after the step; unchanged if GOOD is 0 or the norm is not finite.
+
     TAKEN []: 1 or 0. SETTINGS float64 [8]: see `settings`. Grid: blocks of elements.
     """
     dtype = VALUES.dtype.element_ty

@@ -192,7 +192,8 @@ def _shift_references(
 ) -> None:
     """Adds to the references a least-squares fit to the difference between labels and potential.
 
-    elements: those whose references are fitted, from the frames that contain them; None: all.
+    Args:
+        elements: Those whose references are fitted, from the frames that contain them; None: all.
     """
     sample = _sample(train if elements is None else _containing(store, train, elements), SAMPLE)
     rows, differences = [], []

@@ -13,7 +13,9 @@ from torchmdx.runtime.progress_line import ProgressLine, bar, duration
 class TrainingProgress:
     """Epoch, losses, ms per step, atoms/s and time left; on a terminal one line, otherwise one now and then.
 
-    num_epochs: of the whole training. first_epoch: the one this process begins with; epochs count from 1.
+    Args:
+        num_epochs: Of the whole training.
+        first_epoch: The one this process begins with; epochs count from 1.
     """
 
     def __init__(
@@ -36,8 +38,9 @@ class TrainingProgress:
     ) -> None:
         """After a step: done_steps of the epoch's num_steps are done. Draws the line if it is time to.
 
-        values: what to show, by name, such as the losses; they may be as old as the last time they were read.
-        atoms_a_step: real atoms (not padding) in a step, on average; 0 leaves atoms/s away.
+        Args:
+            values: What to show, by name, such as the losses; they may be as old as the last time they were read.
+            atoms_a_step: Real atoms (not padding) in a step, on average; 0 leaves atoms/s away.
         """
         now = self._line.clock()
         if epoch != self._epoch or done_steps < self._done_steps:

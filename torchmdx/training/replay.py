@@ -50,9 +50,11 @@ def with_replay(
 ) -> tuple[Store, Split]:
     """A store in `directory` of all frames of `store` and the replayed ones after them, and the parts of both.
 
-    potential: as it is before the training, with its references already fitted. Without finetune.replay, `store` and
-    `parts` are returned. The store is made once: later calls open it, unless something has changed. Raises ValueError,
-    FileNotFoundError as a conversion does.
+    Raises ValueError, FileNotFoundError as a conversion does.
+
+    Args:
+        potential: As it is before the training, with its references already fitted. Without finetune.replay, `store`
+            and `parts` are returned. The store is made once: later calls open it, unless something has changed.
     """
     if config.finetune.replay is None:
         return store, parts

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def restore(trainer: Trainer, path: Path) -> None:
     """Restores the state that `write` wrote in a run with the same settings, or with declared changes.
 
-    Raises FileNotFoundError; ValueError for damaged files, different data or a different model.
+    Raises:
+        FileNotFoundError: For damaged files, different data or a different model.
+        ValueError: For damaged files, different data or a different model.
     """
     with naming(path):
         tensors, info = read_state(path)

@@ -53,7 +53,10 @@ def resumed(config: Config, resume: bool, changes: Sequence[str]) -> Config:
     """The configuration with which the run in the directory goes on.
 
     That is the given one, with the changes that were declared when the run was resumed before, and with `changes`,
-    written as optimizer.learning_rate=1e-4. Raises ValueError for other differences from the settings of the run.
+    written as optimizer.learning_rate=1e-4.
+
+    Raises:
+        ValueError: For other differences from the settings of the run.
     """
     if changes and not resume:
         raise ValueError(f"--set changes a run that is resumed: give --resume, or --{changes[0]}")

@@ -38,10 +38,12 @@ def train(
 ) -> int:
     """Trains as configured, in as many processes as configured; returns the exit status, 128 + its number for a signal.
 
-    Raises before anything is written: ValueError, FileNotFoundError and others for a configuration that cannot be
-    used, FileExistsError if output.directory already holds a training run and `resume` is false, BlockingIOError if
-    another process trains there. interrupts: a signal that comes while data are read ends the run with its first state.
-    changes: settings to change in a run that is resumed, as optimizer.learning_rate=1e-4.
+    Raises before anything is written: ValueError, FileNotFoundError and others for a configuration that cannot be used,
+    FileExistsError if output.directory already holds a training run and `resume` is false, BlockingIOError if another
+    process trains there. interrupts: a signal that comes while data are read ends the run with its first state.
+
+    Args:
+        changes: Settings to change in a run that is resumed, as optimizer.learning_rate=1e-4.
     """
     if interrupts is None:
         with Interrupts(patient=launched()) as interrupts:
@@ -215,7 +217,9 @@ def _loop(config: Config, trainer: Trainer, directory: Path, resume: bool, inter
 def _data(config: Config, directory: Path, resume: bool, update: bool = False) -> tuple[Store, Split]:
     """The configured data. A resumed run keeps its recorded split, unless data.split names one, which must be equal.
 
-    update: whether files that have changed are converted again; a run that has begun goes on with the frames it has.
+    Args:
+        update: Whether files that have changed are converted again; a run that has begun goes on with the frames it
+            has.
     """
     place, several = Path(config.output.directory), config.training.nodes > 1
     if resume and config.data.split is None and (directory / SPLIT).exists():

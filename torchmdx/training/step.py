@@ -65,7 +65,9 @@ class TrainStep:
 
     If a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing. The values
     report it; after an overflow, the caller calls `grow` and repeats the step. bf16, tf32: of matrix products.
-    loss_hook: gives a scalar that is added to the loss of steps.
+
+    Args:
+        loss_hook: Gives a scalar that is added to the loss of steps.
     """
 
     def __init__(

@@ -30,8 +30,10 @@ def validate(step: TrainStep, sets: Mapping[str, Batches], config: Config, epoch
     """Loss and errors of the averaged weights on each set, by names such as validation_loss and old_forces.
 
     With a set of replayed frames there is also choice_loss: the mean of both losses, with the shares that both sets
-    have in the training. Losses use the final weights of the terms, so that epochs can be compared. Raises
-    TrainingError for a loss that is not finite.
+    have in the training. Losses use the final weights of the terms, so that epochs can be compared.
+
+    Raises:
+        TrainingError: For a loss that is not finite.
     """
     found: dict[str, float] = {}
     weights = term_weights(config.loss, 1.0)

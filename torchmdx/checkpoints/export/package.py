@@ -46,9 +46,12 @@ def export(potential: Potential | Ensemble, path: str | Path) -> Exported:
     """Compiles energies, forces and virial of the exact model for the potential's device, and writes them to `path`.
 
     The compiled program is loaded and compared with `evaluate` for molecules and crystals of several sizes before the
-    file is written. Raises ValueError for a potential that cannot be exported or another ending than .pt2,
-    FileNotFoundError without a C++ compiler and its shared library, and StepError if the program and the exact model
-    differ.
+    file is written.
+
+    Raises:
+        ValueError: For a potential that cannot be exported or another ending than .pt2.
+        FileNotFoundError: Without a C++ compiler and its shared library.
+        StepError: If the program and the exact model differ.
     """
     path = Path(path)
     if path.suffix != ENDING:

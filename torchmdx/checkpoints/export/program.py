@@ -26,14 +26,16 @@ MOST_ATOMS, MOST_EDGES = 10_000_000, 2**31 - 1
 class Program(nn.Module):
     """energies [N] eV, forces [N,3] eV/Å and virial [3,3] eV, float64, of one structure.
 
-    | input | shape and dtype |
-    |---|---|
-    | positions | [N,3] float64, Å |
-    | atomic_numbers | [N] int64 |
-    | cell | [3,3] float64, Å; rows are lattice vectors |
-    | source, target | [E] int64: each pair in both directions, in any order |
-    | shifts | [E,3] int64: vector = r_source - r_target + shifts @ cell |
-    | charge | [] float64, total charge, e |
+    ::
+
+        | input | shape and dtype |
+        |---|---|
+        | positions | [N,3] float64, Å |
+        | atomic_numbers | [N] int64 |
+        | cell | [3,3] float64, Å; rows are lattice vectors |
+        | source, target | [E] int64: each pair in both directions, in any order |
+        | shifts | [E,3] int64: vector = r_source - r_target + shifts @ cell |
+        | charge | [] float64, total charge, e |
 
     Edges beyond the cutoff add nothing. The virial is -∂E/∂strain.
     """

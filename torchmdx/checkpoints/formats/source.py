@@ -15,9 +15,11 @@ from torchmdx.runtime.damaged_file import parse_json
 class Source:
     """What a format recognizes and reads.
 
-    origin: the path, also for messages. content: that of a file inside another, which is not on disk.
-    total_energy: add reference energies that the file contains but disables. known_as: the name by which a release was
-    asked for.
+    Attributes:
+        origin: The path, also for messages.
+        content: That of a file inside another, which is not on disk.
+        total_energy: Add reference energies that the file contains but disables.
+        known_as: The name by which a release was asked for.
     """
 
     origin: str

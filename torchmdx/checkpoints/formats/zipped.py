@@ -40,7 +40,8 @@ def read(source: Source, read_one: Callable[[Source], Reading]) -> list[Reading]
 def members(source: Source) -> list[Source]:
     """The checkpoints in a zip, sorted by name.
 
-    Raises ValueError for a zip that is damaged, or contains no checkpoint.
+    Raises:
+        ValueError: For a zip that is damaged, or contains no checkpoint.
     """
     try:
         with naming(source.origin), zipfile.ZipFile(io.BytesIO(source.data)) as zipped:

@@ -139,7 +139,8 @@ def _equilibrated(demo: Run) -> tuple[Dynamics, float]:
 def _record(demo: Run, dynamics: Dynamics, rate: float, interrupts: Interrupts) -> Snapshot:
     """Runs until the time is over or a signal comes, and writes files; returns the last state.
 
-    rate: steps per second, about. Other programs can make a machine faster or slower in between.
+    Args:
+        rate: Steps per second, about. Other programs can make a machine faster or slower in between.
     """
     seconds = demo.options.seconds
     steps = max(1, round(rate * seconds / STEPS_A_FRAME)) * STEPS_A_FRAME

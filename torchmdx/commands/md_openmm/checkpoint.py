@@ -68,7 +68,8 @@ def unsealed(data: bytes) -> bytes:
 def restore(context: openmm.Context, exact: bytes | None, portable: str | None) -> str | None:
     """Restores a checkpoint; returns why the exact one could not be used, or None.
 
-    Raises ValueError if neither can be used; the context is invalid then.
+    Raises:
+        ValueError: If neither can be used; the context is invalid then.
     """
     reason = "it is missing"
     if exact is not None:

@@ -16,7 +16,8 @@ Array = NDArray[np.float64]
 class Orientation:
     """How a crystal stands in OpenMM: vectors v of its file are v @ rotation.T, both [3,3].
 
-    basis: whole numbers. The cell of the file is basis @ cell @ rotation.
+    Attributes:
+        basis: Whole numbers. The cell of the file is basis @ cell @ rotation.
     """
 
     rotation: Array

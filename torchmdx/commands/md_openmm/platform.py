@@ -19,7 +19,8 @@ def make_context(
 ) -> openmm.Context:
     """A Context on the requested platform, or on the fastest one that works and fits the device of the network.
 
-    Raises ValueError for an unavailable platform, or, with the errors of OpenMM, if none works.
+    Raises:
+        ValueError: For an unavailable platform, or, with the errors of OpenMM, if none works.
     """
     errors: list[str] = []
     for platform in _candidates(potential_settings):

@@ -39,7 +39,8 @@ SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     """Runs the simulation of the command line; returns the exit status. `cli.main` prints the errors raised.
 
-    interrupts: a signal before the first step ends the run there, with a checkpoint.
+    Args:
+        interrupts: A signal before the first step ends the run there, with a checkpoint.
     """
     settings, files = RunSettings.from_options(options), RunFiles(options.output, engine="openmm")
     refuse_with_restart(options)

@@ -170,7 +170,8 @@ class Simulation:
     def restore(self, exact: bytes | None, portable: str | None) -> str | None:
         """Restores a checkpoint; returns why the exact one could not be used, or None.
 
-        Raises ValueError if neither can be used.
+        Raises:
+            ValueError: If neither can be used.
         """
         return restore(self.context, exact, portable)
 

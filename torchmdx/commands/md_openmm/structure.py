@@ -31,10 +31,14 @@ MIN_VOLUME_PER_ATOM = 1.0  # Å³; a denser box is a placeholder
 class Structure:
     """Atoms for OpenMM: positions [N,3] Å, cell [3,3] Å in its orientation or None, masses [N] amu.
 
-    suffix: of a file format that keeps the residues and chains, for `write_structure`. charge: e, and a text on its
-    origin. place: of a file with several structures, such as "frame 5 of 6". fixed [N]: atoms that do not move.
-    velocities [N,3] Å/fs: stored in the file; scaled: to other masses than those of the file. notes: what a user should
-    know about the file. orientation: against the file, None for files whose cell is as OpenMM needs it.
+    Attributes:
+        suffix: Of a file format that keeps the residues and chains, for `write_structure`.
+        charge: e, and a text on its origin.
+        place: Of a file with several structures, such as "frame 5 of 6".
+        fixed ([N]): Atoms that do not move. velocities [N,3] Å/fs: stored in the file; scaled: to other masses than
+            those of the file.
+        notes: What a user should know about the file.
+        orientation: Against the file, None for files whose cell is as OpenMM needs it.
     """
 
     topology: app.Topology
@@ -85,10 +89,17 @@ def read(
 ) -> Structure:
     """The structure at an index of a file; PDB and mmCIF keep residues and chains.
 
-    charge: in e; None: as for `charge_of`. vacuum: ignore the box of the file. ignore_constraints: fix no atoms.
-    hydrogen_mass: amu, as for `with_heavy_hydrogens`. Raises FileNotFoundError; ValueError for files that are
-    unreadable, empty, without elements, or periodic in only one or two directions, and for constraints that cannot be
-    kept.
+    Args:
+        charge: In e; None: as for `charge_of`.
+        vacuum: Ignore the box of the file.
+        ignore_constraints: Fix no atoms.
+        hydrogen_mass: amu, as for `with_heavy_hydrogens`.
+
+    Raises:
+        FileNotFoundError: For files that are unreadable, empty, without elements, or periodic in only one or two
+            directions, and for constraints that cannot be kept.
+        ValueError: For files that are unreadable, empty, without elements, or periodic in only one or two directions,
+            and for constraints that cannot be kept.
     """
     record = read_record(path, index, charge)
     suffix = Path(path).suffix.lower()

@@ -73,7 +73,11 @@ class Choice:
         return self.name in NAMES
 
     def make(self, geometry: UnlabelledStructure) -> Any:
-        """A calculator for a structure. Raises ValueError if it cannot treat its charge or multiplicity."""
+        """A calculator for a structure.
+
+        Raises:
+            ValueError: If it cannot treat its charge or multiplicity.
+        """
         if self.name in XTB:
             from tblite.ase import TBLite
 
@@ -109,8 +113,9 @@ class Choice:
 class Labeller:
     """Makes calculators and labels structures with them, in one process.
 
-    folder: for the files of a calculator that works through files, so that no other process writes the same ones; None
-    leaves them where the calculator has them, usually the working directory.
+    Args:
+        folder: For the files of a calculator that works through files, so that no other process writes the same ones;
+            None leaves them where the calculator has them, usually the working directory.
     """
 
     def __init__(self, choice: Choice, folder: Path | None = None) -> None:

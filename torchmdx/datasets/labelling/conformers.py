@@ -29,7 +29,10 @@ def conformers(smiles: str, count: int, seed: int, multiplicity: int | None = No
     """Up to `count` distinct conformers: ETKDG, then minimised with MMFF, or UFF for atoms that MMFF does not know.
 
     Mirror images, and the same shape with atoms of an element exchanged, count as one. The charge is that of the
-    SMILES. Raises ValueError if there is no conformer at all.
+    SMILES.
+
+    Raises:
+        ValueError: If there is no conformer at all.
     """
     from rdkit import Chem
     from rdkit.Chem import rdDistGeom

@@ -43,7 +43,10 @@ def langevin(
     """Endless iterator of positions [N,3], `spacing` steps apart, after `equilibration` steps.
 
     The centre of mass of a molecule is kept in place: the thermostat's random forces move it. temperature K, timestep
-    fs, friction 1/fs. Raises FloatingPointError if the dynamics diverges.
+    fs, friction 1/fs.
+
+    Raises:
+        FloatingPointError: If the dynamics diverges.
     """
     from ase import units
     from ase.md.langevin import Langevin

@@ -1,5 +1,7 @@
 """An append-only file of records that survives a kill at any moment.
 
+::
+
     magic | record | record | ...      record = mark, lengths of both parts, checksum | header, JSON | arrays, bytes
 
 The first record holds the settings of the run. On opening, an incomplete record at the end is cut off, and a damaged
@@ -35,8 +37,14 @@ SYNCED_EVERY = 1.0  # s: what a power failure may cost; a kill costs nothing tha
 class Journal:
     """Records of one run, on disk. Opened with the settings of the run that wants to write.
 
-    anew: delete all records. discarded: bytes of incomplete or damaged records, found on opening. Raises ValueError if
-    the file is not a journal or has other settings.
+    Args:
+        anew: Delete all records.
+
+    Attributes:
+        discarded: Bytes of incomplete or damaged records, found on opening.
+
+    Raises:
+        ValueError: If the file is not a journal or has other settings.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], *, anew: bool = False) -> None:

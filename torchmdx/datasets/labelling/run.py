@@ -58,7 +58,8 @@ class Paths:
 class Crew:
     """How tasks are run. num_workers: processes. timeout: s without a message from a task. stream: for progress.
 
-    stopped: called often; once it returns True, running tasks are cancelled.
+    Attributes:
+        stopped: Called often; once it returns True, running tasks are cancelled.
     """
 
     num_workers: int
@@ -77,7 +78,8 @@ class Crew:
 class Summary:
     """Results of a call of `label`. num_frames: in total, as far as known; complete: whether all work is done.
 
-    is_read: False if it was stopped while it read the files.
+    Attributes:
+        is_read: False if it was stopped while it read the files.
     """
 
     paths: Paths
@@ -102,8 +104,12 @@ def label(
 ) -> Summary:
     """Labels frames of files, or geometries sampled from them and from SMILES; continues a run that was stopped.
 
-    Processes are spawned: a script must call this under `if __name__ == "__main__"`. Raises ValueError, ImportError
-    and OSError, also if another process writes this output.
+    Processes are spawned: a script must call this under `if __name__ == "__main__"`.
+
+    Raises:
+        ValueError: Also if another process writes this output.
+        ImportError: Also if another process writes this output.
+        OSError: Also if another process writes this output.
     """
     crew = crew or Crew(usable_cores(), None, sys.stderr)
     require_output(output)

@@ -28,9 +28,11 @@ Pulse = Callable[[], None]
 class Sampling:
     """How geometries are made from each molecule.
 
-    count: geometries of each starting structure, or, with method "conformers", of each molecule. conformers: starting
-    structures of each SMILES. temperature K. rattle: standard deviation of each coordinate, Å. timestep fs. spacing and
-    equilibration: steps of dynamics between geometries and before the first. friction 1/ps.
+    Attributes:
+        count: Geometries of each starting structure, or, with method "conformers", of each molecule.
+        conformers: Starting structures of each SMILES. temperature K.
+        rattle: Standard deviation of each coordinate, Å. timestep fs. spacing and equilibration: steps of dynamics
+            between geometries and before the first. friction 1/ps.
     """
 
     method: str

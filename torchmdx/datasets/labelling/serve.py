@@ -23,7 +23,8 @@ class Work(Protocol):
     def prepare(self, number: int) -> Callable[[Any, Pulse], Any]:
         """Runs in the worker, before the first task and after a failure: makes the function that does a task.
 
-        number: of the worker. No two workers that run at the same time have the same.
+        Args:
+            number: Of the worker. No two workers that run at the same time have the same.
         """
 
 

@@ -16,7 +16,8 @@ from torchmdx.datasets.labelling.sampling import Molecule, Sampling, sample
 class LabelWork:
     """Turns a Geometry into Labels and, with `sampling`, a Molecule into Sampled.
 
-    folder: of the files that calculators write; each worker has one of its own in it.
+    Attributes:
+        folder: Of the files that calculators write; each worker has one of its own in it.
     """
 
     choice: Choice

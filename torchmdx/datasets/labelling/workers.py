@@ -57,8 +57,11 @@ class _Worker:
 class Workers:
     """Runs tasks on worker processes of one thread each, which end with the `with` block.
 
-    work: sent to each worker once. timeout: s without a message after which a task fails, None for never. log: file for
-    the output of workers. stopped: called often; once it returns True, running tasks are cancelled.
+    Args:
+        work: Sent to each worker once.
+        timeout: S without a message after which a task fails, None for never.
+        log: File for the output of workers.
+        stopped: Called often; once it returns True, running tasks are cancelled.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ class Workers:
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome | None]:
         """Outcomes in the order of their arrival; None from time to time while there is none.
 
-        Raises ValueError if the work cannot be prepared, ChildProcessError if workers die before they are ready.
+        Raises:
+            ValueError: If the work cannot be prepared.
+            ChildProcessError: If workers die before they are ready.
         """
         source, waiting = iter(tasks), deque[Task]()
         while not self._stopped():

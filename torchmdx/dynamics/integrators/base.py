@@ -52,12 +52,14 @@ class DeviceStep(Protocol):
 class Integrator(ABC):
     """The parameters of an integrator, as a frozen dataclass; all else follows from them and a `Motion`.
 
-    name: for `Dynamics(integrator=name)` and `torchmdx md --thermostat name`, with the defaults of the parameters.
-    constant_energy: whether it has no thermostat.
-    keeps_momentum: whether the momentum of a structure without frozen atoms is constant, so that it has three degrees
-        of freedom less (`Particles.held`).
-    kinetic_after_kick: whether kinetic energies are taken after another half kick (see `Langevin`).
-    one_launch: its number in the kernel that takes whole steps of few atoms (`one_launch_motion.cuh`); None: not there.
+    Attributes:
+        name: For `Dynamics(integrator=name)` and `torchmdx md --thermostat name`, with the defaults of the parameters.
+        constant_energy: Whether it has no thermostat.
+        keeps_momentum: Whether the momentum of a structure without frozen atoms is constant, so that it has three
+            degrees of freedom less (`Particles.held`).
+        kinetic_after_kick: Whether kinetic energies are taken after another half kick (see `Langevin`).
+        one_launch: Its number in the kernel that takes whole steps of few atoms (`one_launch_motion.cuh`); None: not
+            there.
     """
 
     name: ClassVar[str]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Bussi(Integrator):
     """Constant temperature (NVT): velocity Verlet and stochastic velocity rescaling (Bussi and others, 2007).
 
+    ::
+
         v ← α v
         α² = c + (1 - c) k T / (2 K) (R₁² + Σᵢ₌₂ Rᵢ²) + 2 R₁ sqrt(c (1 - c) k T / (2 K)),  c = exp(-h/τ)
         sign(α) = sign(R₁ + sqrt(2 K c / ((1 - c) k T)))
@@ -75,7 +77,10 @@ class HostBussi(HostVerlet):
 def rescaling(kinetic: Floats, thermal: Floats, kept: float, first: Floats, others: Floats) -> Floats:
     """α of each structure [S]; 1 without kinetic energy.
 
-    kinetic: K, thermal: k T, in the same unit. first: R₁. others: Σᵢ₌₂ Rᵢ².
+    Args:
+        kinetic: K, thermal: k T, in the same unit.
+        first: R₁.
+        others: Σᵢ₌₂ Rᵢ².
     """
     moving = kinetic > 0
     ratio = (1 - kept) * thermal / (2 * np.where(moving, kinetic, 1.0))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Langevin(Integrator):
     """Constant temperature (NVT): Langevin dynamics, split as BAOAB (Leimkuhler and Matthews, 2013).
 
+    ::
+
         v ← v + h/2 f(x)/m                        B
         x ← x + h/2 v                             A
         v ← c v + sqrt((1 - c²) k T / m) ξ        O,  c = exp(-γ h)

@@ -18,7 +18,9 @@ Kind = TypeVar("Kind", bound=type[Integrator])
 def register_integrator(kind: Kind) -> Kind:
     """Adds a subclass of `Integrator` under its name; a decorator for integrators outside the package.
 
-    Raises TypeError for other classes and those without a step, ValueError for a name that is taken.
+    Raises:
+        TypeError: For other classes and those without a step.
+        ValueError: For a name that is taken.
     """
     _require_complete(kind)
     if KINDS.get(kind.name, kind) is not kind:

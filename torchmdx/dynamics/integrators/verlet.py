@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class VelocityVerlet(Integrator):
     """Constant energy (NVE).
 
+    ::
+
         v ← v + h/2 f(x)/m
         x ← x + h v
         v ← v + h/2 f(x)/m

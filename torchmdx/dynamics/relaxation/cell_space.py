@@ -18,9 +18,11 @@ ZERO = 1e-10
 class CellSpace:
     """How cells may move; lattice vectors along directions that are not periodic never do.
 
-    mask: which strains are free, in Voigt order xx, yy, zz, yz, xz, xy, as in ASE; None for all. hydrostatic: all free
-    directions alike. constant_volume: without a change of the volume. fixed_vectors: lattice vectors that keep length
-    and direction, such as "c" or "ab".
+    Attributes:
+        mask: Which strains are free, in Voigt order xx, yy, zz, yz, xz, xy, as in ASE; None for all.
+        hydrostatic: All free directions alike.
+        constant_volume: Without a change of the volume.
+        fixed_vectors: Lattice vectors that keep length and direction, such as "c" or "ab".
     """
 
     mask: tuple[bool, ...] | None = None

@@ -33,7 +33,9 @@ RUNNING, CONVERGED, OUT_OF_STEPS, NOT_FINITE, TOO_FAR, CELL_LOST, EMPTY = range(
 class FireSettings:
     """fmax: eV/Å, and eV for the cell. steps: at most. cell: whether cells move. pressure: external, eV/Å³.
 
-    optimizer: "lbfgs" or "fire". space: how cells may move.
+    Attributes:
+        optimizer: "lbfgs" or "fire".
+        space: How cells may move.
     """
 
     fmax: float = 0.01

@@ -4,6 +4,8 @@ The inverse Hessian H of each system comes from its last m steps s and changes o
 Nocedal and Schnabel, Math. Program. 63, 129): with forces f, S = (s₁ … sₘ), Y = (y₁ … yₘ), R the upper triangle of SᵀY,
 D its diagonal,
 
+::
+
     α = R⁻¹ Sᵀf,   δ = R⁻ᵀ (D α + γ (YᵀY α - Yᵀf)),   H f = γ (f - Y α) + S δ,   γ = sₘ·yₘ / yₘ·yₘ
 
 A new pair appends a column to R⁻¹, and the oldest leaves with the first row and column: no triangle has to be solved.

@@ -56,6 +56,8 @@ def relax(
 ) -> list[Relaxed]:
     """Relaxes structures, or one, in batches; returns a `Relaxed` for each, in their order, in a list.
 
+    Example::
+
         for found in torchmdx.relax(many, "model.safetensors"):
             print(found.atoms.get_potential_energy() if found.converged else found.reason)
 
@@ -63,14 +65,20 @@ def relax(
     the batch keeps its shape and its CUDA graph. A failure (reason: not finite, too far, out of steps, unknown element)
     does not affect the others. FixAtoms and FixCartesian are kept; other constraints are a failure.
 
-    potential, charge: as for `Calculator`. fmax: converged if all forces are below, eV/Å, and with moving cells the
-    derivative of the enthalpy with respect to strain, divided by the number of atoms, eV. steps: at most, of each.
-    optimizer: "lbfgs", which hands structures in trouble to FIRE for some steps, or "fire". cell: relax cells too.
-    A lattice vector along a direction that is not periodic stays as it is. cell_mask: strains that are free, xx, yy,
-    zz, yz, xz, xy; hydrostatic_strain, constant_volume: as for ASE's FrechetCellFilter; fixed_vectors: such as "c".
-    pressure: external, GPa. dtype: as for `Calculator`; None takes float32, float64 for an fmax below 0.001 eV/Å.
-    device, mode: as for `Calculator`. batch_atoms: atoms in a batch; None chooses by device and memory.
-    coulomb_cutoff, coulomb: as for `Calculator`.
+    Args:
+        potential, charge: As for `Calculator`.
+        fmax: Converged if all forces are below, eV/Å, and with moving cells the derivative of the enthalpy with respect
+            to strain, divided by the number of atoms, eV.
+        steps: At most, of each.
+        optimizer: "lbfgs", which hands structures in trouble to FIRE for some steps, or "fire".
+        cell: Relax cells too. A lattice vector along a direction that is not periodic stays as it is.
+        cell_mask: Strains that are free, xx, yy, zz, yz, xz, xy; hydrostatic_strain, constant_volume: as for ASE's
+            FrechetCellFilter; fixed_vectors: such as "c".
+        pressure: External, GPa.
+        dtype: As for `Calculator`; None takes float32, float64 for an fmax below 0.001 eV/Å.
+        device, mode: As for `Calculator`.
+        batch_atoms: Atoms in a batch; None chooses by device and memory.
+        coulomb_cutoff, coulomb: As for `Calculator`.
     """
     from ase import Atoms
 
@@ -112,8 +120,9 @@ def relax_each(
 ) -> Iterator[Relaxed]:
     """As `relax`, but yields each structure as soon as it has ended.
 
-    stop: asked between two steps; once True, nothing more is yielded. report: takes lines on batches and memory.
-    Raises as `relax`, before the first.
+    Args:
+        stop: Asked between two steps; once True, nothing more is yielded.
+        report: Takes lines on batches and memory. Raises as `relax`, before the first.
     """
     dtype = dtype_named(dtype or default_dtype(settings.fmax))
     if batch_atoms is not None and batch_atoms < 1:

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 class Relaxed:
     """One structure after its relaxation.
 
-    index: in the given structures. atoms: relaxed, with energy, forces and, for moving cells, stress as results of a
-    calculator; of a failure the last geometry. reason: why the relaxation failed, None if it converged. fmax: the
-    largest force, eV/Å, or force on the cell per atom, eV.
+    Attributes:
+        index: In the given structures.
+        atoms: Relaxed, with energy, forces and, for moving cells, stress as results of a calculator; of a failure the
+            last geometry.
+        reason: Why the relaxation failed, None if it converged.
+        fmax: The largest force, eV/Å, or force on the cell per atom, eV.
     """
 
     index: int

@@ -40,7 +40,8 @@ DIVISORS = range(32, 7, -1)  # steps of a replay that are worth a graph of their
 def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     """Runs the dynamics of the command line; returns the exit status. `cli.main` prints the errors raised.
 
-    interrupts: a signal before the first step ends the run there, with a restart file.
+    Args:
+        interrupts: A signal before the first step ends the run there, with a restart file.
     """
     settings = RunSettings.from_options(options)
     refuse_others(options)

@@ -29,9 +29,13 @@ UNCERTAIN = ".uncertain.xyz"  # ending of the file of frames with a large force 
 class RunFiles:
     """Paths with a common prefix, for a number of structures: PREFIX.dcd, or PREFIX.0.dcd, PREFIX.1.dcd and so on.
 
-    trajectory: the ending of trajectories. engine: one of FORMATS.
+    Attributes:
+        trajectory: The ending of trajectories.
+        engine: One of FORMATS.
 
-    Raises FileNotFoundError if the folder of the prefix does not exist, ValueError if the prefix is a folder.
+    Raises:
+        FileNotFoundError: If the folder of the prefix does not exist.
+        ValueError: If the prefix is a folder.
     """
 
     prefix: str
@@ -143,8 +147,9 @@ class RunFiles:
     def require_settings(self, now: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> list[str]:
         """Raises ValueError with the settings that differ between a run and its continuation.
 
-        defaults: what earlier versions did, by names that they did not write. Returns other names that they did not
-        write, after a warning.
+        Args:
+            defaults: What earlier versions did, by names that they did not write. Returns other names that they did not
+                write, after a warning.
         """
         before = {**(defaults or {}), **self.read_settings()}
         differing, missing = differences(json.loads(json.dumps(now)), before)

@@ -40,7 +40,8 @@ def fixed_atoms(atoms: Atoms, *, ignore: bool = False) -> NDArray[np.bool_]:
 def stored_velocities(atoms: Atoms) -> NDArray[np.float64] | None:
     """Velocities [N,3] in Å/fs from the momenta of the atoms; None if there are none or all are zero.
 
-    Raises ValueError if they are not finite.
+    Raises:
+        ValueError: If they are not finite.
     """
     from ase import units
 

@@ -24,7 +24,8 @@ Floats = NDArray[np.float64]
 class MovingStructure:
     """One structure of a file: masses amu, which atoms are fixed [N], velocities Å/fs or None.
 
-    scaled: whether the velocities have been, since the masses are not those of the file.
+    Attributes:
+        scaled: Whether the velocities have been, since the masses are not those of the file.
     """
 
     record: Record

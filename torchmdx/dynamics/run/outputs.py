@@ -54,7 +54,8 @@ class Shape:
 class RunOutputs:
     """The open files. Frames and rows are written at multiples of their intervals, step 0 included.
 
-    rows: the newest of each structure.
+    Attributes:
+        rows: The newest of each structure.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class RunOutputs:
     def record(self, step: int, frames: Callable[[], list[TrajectoryFrame]], rows: Callable[[], list[LogRow]]) -> None:
         """Writes what is due and not written: an interruption may end a run where it began, or a write may fail.
 
-        frames, rows: make those of all structures; both are made before either is written.
+        Args:
+            frames, rows: Make those of all structures; both are made before either is written.
         """
         saves = lacking(step, self.schedule.save_every, [file.num_frames for file in self.trajectories])
         logs = lacking(step, self.schedule.log_every, [log.num_rows for log in self.logs])
@@ -166,7 +168,8 @@ def closing_after_errors(opened: _Closable) -> Iterator[None]:
 def lacking(step: int, every: int, written: list[int]) -> list[int]:
     """The structures whose file lacks the entry of a step. written: entries in each file, of the steps 0, every, ...
 
-    Raises ValueError if a file lacks an earlier one.
+    Raises:
+        ValueError: If a file lacks an earlier one.
     """
     if min(written) < step // every + (step % every > 0):
         raise ValueError(

@@ -49,7 +49,8 @@ def rows_of(
 ) -> list[LogRow]:
     """A log row of each structure, without speed. exchange: whether temperatures of thermostats move.
 
-    ensemble: whether the potential is one, whose spreads the snapshot has.
+    Args:
+        ensemble: Whether the potential is one, whose spreads the snapshot has.
     """
     kinetic, particles = snapshot.kinetic_energy, snapshot.particles
     temperature = particles.temperature(kinetic)

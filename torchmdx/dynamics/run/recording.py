@@ -30,6 +30,8 @@ class Unstable(StepError):
 class Recording:
     """Writes frames and log rows of a run at multiples of their intervals, step 0 included, without waiting for it.
 
+    Example::
+
         dynamics = Dynamics(potential, System.from_ase(atoms), timestep=0.5)
         with Recording.begin(dynamics, "run", save_every=10, log_every=10) as recording:
             recording.run(100)
@@ -83,9 +85,13 @@ class Recording:
     ) -> Recording:
         """Creates the files, with the current state. settings: further ones that a continuation must share.
 
-        names: of the atoms of each structure, if all have the same, for the topology in HDF5 files. lock: of the
-        prefix, if the caller holds it. Raises FileExistsError for files of an earlier run, unless `overwrite`; OSError,
-        also if another process records to this prefix.
+        Args:
+            names: Of the atoms of each structure, if all have the same, for the topology in HDF5 files.
+            lock: Of the prefix, if the caller holds it.
+
+        Raises:
+            FileExistsError: For files of an earlier run, unless `overwrite`.
+            OSError: Also if another process records to this prefix.
         """
         schedule = OutputSchedule(save_every, log_every, checkpoint_every)
         if dynamics.num_steps:
@@ -122,8 +128,11 @@ class Recording:
     ) -> Recording:
         """Continues a recorded run from its restart file; later frames and rows are removed.
 
-        dynamics: made as that of `begin`, with the same potential, structures and settings. Raises FileNotFoundError
-        without the files; ValueError for other settings and damaged files, before any is changed; OSError.
+        Raises FileNotFoundError without the files; ValueError for other settings and damaged files, before any is
+        changed; OSError.
+
+        Args:
+            dynamics: Made as that of `begin`, with the same potential, structures and settings.
         """
         schedule = OutputSchedule(save_every, log_every, checkpoint_every)
         recording = cls(dynamics, prefix, schedule, trajectory, lock)

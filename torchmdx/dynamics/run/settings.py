@@ -26,8 +26,10 @@ LARGEST_SEED = 2**32 - 1
 class PotentialSettings:
     """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
 
-    models: the file or folder of a potential, or those of an ensemble. max_force_spread: eV/Å, None for no limit.
-    coulomb_cutoff: Å, coulomb: None for those of the potential.
+    Attributes:
+        models: The file or folder of a potential, or those of an ensemble.
+        max_force_spread: eV/Å, None for no limit.
+        coulomb_cutoff: Å, coulomb: None for those of the potential.
     """
 
     models: tuple[Path, ...]
@@ -90,8 +92,9 @@ class PotentialSettings:
 class RunSettings:
     """What runs and what is written: timestep fs, temperature K, pressure bar, None if not applicable.
 
-    seed: of velocities, thermostat and barostat; None chooses one at random. hydrogen_mass: amu, None for that of the
-    element.
+    Attributes:
+        seed: Of velocities, thermostat and barostat; None chooses one at random.
+        hydrogen_mass: amu, None for that of the element.
     """
 
     potential: PotentialSettings

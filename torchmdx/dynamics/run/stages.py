@@ -27,7 +27,8 @@ CONTINUE = 75  # exit status EX_TEMPFAIL: saved before the end, the same command
 def with_seed(settings: RunSettings, before: dict[str, Any]) -> RunSettings:
     """The settings with a seed: that of the options, else of the run that is continued, else a random one.
 
-    before: the settings that a run wrote, empty for a new one.
+    Args:
+        before: The settings that a run wrote, empty for a new one.
     """
     if settings.seed is not None:
         return settings
@@ -38,7 +39,8 @@ def with_seed(settings: RunSettings, before: dict[str, Any]) -> RunSettings:
 def starts_with_stored(options: argparse.Namespace, stored: bool, ensemble: str) -> bool:
     """Whether a run starts with the velocities that its file stores. stored: whether the file does.
 
-    Raises ValueError for options that contradict this.
+    Raises:
+        ValueError: For options that contradict this.
     """
     if options.velocities == "file" and not stored:
         raise ValueError(f"--velocities file needs velocities in the file, got {options.file!r} without any")
@@ -94,7 +96,9 @@ def draw(
 ) -> list[Path]:
     """Writes the plot and, if wanted, the page of a run of one structure; returns what has been written.
 
-    temperature: of the thermostat, K, or None. numbers [N]: elements; labels: of atoms.
+    Args:
+        temperature: Of the thermostat, K, or None.
+        numbers ([N]): Elements; labels: of atoms.
     """
     written, log = [], files.logs[0]
     try:

@@ -24,8 +24,11 @@ def check_engine(
 ) -> Conformance:
     """Runs the contract on an engine for a potential, on its device, and prints the table.
 
-    make: as for `register_engine`. stress: whether the engine computes stress. allowed: the largest error, relative to
-    the largest force. Takes seconds for a small model. A check that raises has failed, and the table shows the error.
+    Args:
+        make: As for `register_engine`.
+        stress: Whether the engine computes stress.
+        allowed: The largest error, relative to the largest force. Takes seconds for a small model. A check that raises
+            has failed, and the table shows the error.
     """
     suite = [(name, asks, allowed, measure) for name, asks, measure in CONTRACT if stress or name != "stress"]
     found = measured("engine", suite, lambda: Subject.of(make, potential, stress=stress, precision=precision))

@@ -23,8 +23,9 @@ from torchmdx.structures.system import Batch, System
 class Subject:
     """An engine's factory, the potential that it gets, and structures.
 
-    exact: the same weights in float64 on the CPU, the oracle. scale: the largest force of the oracle in the molecule,
-    eV/Å, to which errors are relative.
+    Attributes:
+        exact: The same weights in float64 on the CPU, the oracle.
+        scale: The largest force of the oracle in the molecule, eV/Å, to which errors are relative.
     """
 
     make: Callable[..., Engine]

@@ -72,9 +72,10 @@ class NetworkResult:
 class CompiledTensorNet:
     """A potential's network, head and constants in C, with buffers for one number of atoms and systems.
 
-    instructions: one of INSTRUCTIONS, the most to use; None for the best of this machine.
-    charges: compute all charges that the network predicts, those behind the last layer too. head: without it the
-    results are the features of a TensorNet in place of charges, and energies are zero.
+    Args:
+        instructions: One of INSTRUCTIONS, the most to use; None for the best of this machine.
+        charges: Compute all charges that the network predicts, those behind the last layer too.
+        head: Without it the results are the features of a TensorNet in place of charges, and energies are zero.
     """
 
     @isolated
@@ -158,7 +159,8 @@ class CompiledTensorNet:
     ) -> NetworkResult:
         """Evaluates a batch, apart from its priors, at positions [N,3] and cell [S,3,3], float32 or float64.
 
-        pull_of: called with the channels, after the forward pass; returns the gradient of further energies in them.
+        Args:
+            pull_of: Called with the channels, after the forward pass; returns the gradient of further energies in them.
         """
         call = self.call
         if not call.atoms:

@@ -29,7 +29,8 @@ OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 def run_rows(name: str, dtype: torch.dtype, bounds: Sequence[int], *given: int) -> None:
     """Runs the kernel for a dtype over the ranges of rows between bounds, in parallel.
 
-    given: its further arguments, numbers and addresses of arrays.
+    Args:
+        given: Its further arguments, numbers and addresses of arrays.
     """
     compiled = library()
     assert compiled is not None

@@ -1,7 +1,7 @@
 """The work within atoms in kernels of CUDA C++, kernels/atom_tiles.cu, for an H100 or H200: fewer ways through memory.
 
 Between sums over neighbours an atom's nine components pass one or two products with weights and element-wise maps. The
-chain of many_atoms.py has a kernel for each; here a block does all of them for a tile of atoms in shared memory:
+chain of many_atoms.py has a kernel for each; here a block does all of them for a tile of atoms in shared memory::
 
     W → gated → W                              embedded
     W → update → W                             next_layer
@@ -152,7 +152,8 @@ class TileChain(Chain):
     ) -> None:
         """tensors: what `struct Params` names. first, second: matrices of the products.
 
-        hops: as for `atoms`; received: of the atoms that have a gradient in X already.
+        Args:
+            hops: As for `atoms`; received: of the atoms that have a gradient in X already.
         """
         given: dict[str, Any] = {key: None if value is None else value.data_ptr() for key, value in tensors.items()}
         if self.within is not None:

@@ -56,7 +56,8 @@ class ChargeScratch:
     ) -> ChargeScratch:
         """keeps_slopes, piece: of `KernelPlan`.
 
-        edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
+        Args:
+            edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
         """
         n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots

@@ -1,10 +1,10 @@
 """The launches of one evaluation of a TensorNet2: as `Chain`, with charges before every layer and a network of edges.
 
-A layer, with W a product with weights and E one of every edge:
+A layer, with W a product with weights and E one of every edge::
 
     charge_norms → W → W → W → equilibrate → shares → first_values → E → E → W → messages → W → update
 
-and its gradient:
+and its gradient::
 
     W → update_gradient → messages_gradient → [E →] E → E → first_gradient → shares_gradient → equilibrate_gradient
     → W → W → W → W → charged_mix_in_gradient

@@ -75,8 +75,9 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
 def pack_matrices(model: FastTensorNet2, k: int) -> Tensor:
     """[SHARES,F/4,THREADS,4]: the F weights of every thread, one product after the other, as in charged_cluster.cu.
 
-    k: of the kernels around the tensors that go into layer k, or come out of the last. Each has the matrices of the
-    embedding and of the readout; the charges behind the last layer are in no kernel unless they are evaluated.
+    Args:
+        k: Of the kernels around the tensors that go into layer k, or come out of the last. Each has the matrices of the
+            embedding and of the readout; the charges behind the last layer are in no kernel unless they are evaluated.
     """
     assert model.row_weights is not None
     w, layers = model.weights, model.weights.layers
@@ -129,7 +130,9 @@ def pack_vectors(w: ChargeWeights, first: Tensor) -> Tensor:
 class ChargedClusters:
     """The kernels with a model's weights, for one number of atoms and edge slots.
 
-    kernels: by name. plan: how atoms are divided.
+    Args:
+        kernels: By name.
+        plan: How atoms are divided.
     """
 
     def __init__(

@@ -134,7 +134,8 @@ def launcher(device: torch.device, name: str) -> ClusterKernel:
 class EdgeMaps:
     """The kernels on one device with the matrices of every layer.
 
-    most_clusters: to launch; each block takes ROWS edges at a time, or half of them.
+    Args:
+        most_clusters: To launch; each block takes ROWS edges at a time, or half of them.
     """
 
     def __init__(
@@ -164,7 +165,8 @@ class EdgeMaps:
     def forth(self, layer: int, z1: Tensor, z3: Tensor, row_ptr: Tensor, slopes: Tensor | None = None) -> None:
         """z₃ [rows,3,C] of z₁ [rows,C]; row_ptr [N+1] tells how many rows there are.
 
-        slopes [rows,2C]: if given, becomes the slopes of z₂'s activation.
+        Args:
+            slopes ([rows,2C]): If given, becomes the slopes of z₂'s activation.
         """
         self._launch(FORWARD if slopes is None else WITH_SLOPES, layer, z1, z3, row_ptr, slopes)
 

@@ -30,7 +30,8 @@ PROBES = (0.0, 0.25, 0.5, 0.75, 1.0)  # where values and slopes are compared, in
 class ElementFunctions:
     """K functions: table [n,6,K], and matrices [3,K,C] that make the filters of them.
 
-    last_knot: the interval of the shortest distances for which they do, within BOUND.
+    Attributes:
+        last_knot: The interval of the shortest distances for which they do, within BOUND.
     """
 
     table: Tensor
@@ -74,7 +75,8 @@ class ElementFunctions:
 class PresentElements:
     """The S elements of a structure. slots: [elements known to the network] int32, -1 for those that are not present.
 
-    matrices: W [3,C,K] and W V [3,C,S,K], each in two parts; matrices_back: W [3,K,C] and W V [3,S,K,C].
+    Attributes:
+        matrices: W [3,C,K] and W V [3,C,S,K], each in two parts; matrices_back: W [3,K,C] and W V [3,S,K,C].
     """
 
     functions: ElementFunctions

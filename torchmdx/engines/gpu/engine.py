@@ -56,7 +56,8 @@ def workload_of(batch: Batch, capacity: int, elements: int, *, stress: bool, alo
 def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool, alone: bool = False) -> None:
     """Takes the kernels of the plan, and allocates for a batch. `model.outcomes` tells of what cannot be had.
 
-    alone: as for `Workload`.
+    Args:
+        alone: As for `Workload`.
     """
     elements = batch.atomic_numbers.unique().tolist()
     plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone))
@@ -96,8 +97,9 @@ def within_of(batch: Batch) -> Tensor | None:
 class GpuEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, forward and backward.
 
-    alone: no other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks wait
-    for each other.
+    Attributes:
+        alone: No other engine runs at the same time, so few atoms may take the kernel of one_launch.py, whose blocks
+            wait for each other.
     """
 
     alone = False

@@ -23,15 +23,17 @@ def padded(values: Tensor, *shape: int) -> Tensor:
 class HeadWeights:
     """Matrices and biases of a head; `into` has inputs, `back` outputs as rows.
 
-    | field | plain head of D hidden layers | gated head of D hidden layers |
-    |---|---|---|
-    | width | hidden channels H | C |
-    | into | [C,H] | [D,2C²]: [C,2C] of the first layer, [2,C,C] of the others, layers before gates |
-    | back | [H,C] | [D,2C²]: [2C,C] of the first layer, [2,C,C] of the others |
-    | more, more_back | [D-1,H,H] of the layers beyond the first | [0,C,C] |
-    | bias | [D,H] | [D,2C] |
-    | last | [H] | [2,C] |
-    | constants, float64 | scale, last bias | scale, last bias of layers, last bias of gates |
+    ::
+
+        | field | plain head of D hidden layers | gated head of D hidden layers |
+        |---|---|---|
+        | width | hidden channels H | C |
+        | into | [C,H] | [D,2C²]: [C,2C] of the first layer, [2,C,C] of the others, layers before gates |
+        | back | [H,C] | [D,2C²]: [2C,C] of the first layer, [2,C,C] of the others |
+        | more, more_back | [D-1,H,H] of the layers beyond the first | [0,C,C] |
+        | bias | [D,H] | [D,2C] |
+        | last | [H] | [2,C] |
+        | constants, float64 | scale, last bias | scale, last bias of layers, last bias of gates |
     """
 
     width: int

@@ -1,5 +1,7 @@
 """Energy and forces of few atoms in one launch: a kernel in CUDA C++, kernels/one_launch.cu, for an H100 or H200.
 
+::
+
     chain of few_atoms.py: embed → L x layer → L x layer_gradient → forces
     here:                  one kernel, whose blocks all run at the same time and wait for each other
 
@@ -95,10 +97,13 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
 def planned(
     num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, *, virials: bool = False
 ) -> tuple[AtomClusters, ClusterKernel]:
-    """The plan for so many atoms on a device, and its kernel. Raises ValueError if there is no room, and as `launcher`.
+    """The plan for so many atoms on a device, and its kernel.
 
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.
+
+    Raises:
+        ValueError: If there is no room, and as `launcher`.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
     while (plan := AtomClusters.choose(num_atoms, most, network, edges)) is not None:
@@ -242,10 +247,13 @@ class OneLaunch:
     ) -> None:
         """A whole step: writes positions, cell and edges as well.
 
-        tensors: what `struct Params` names from `given` to `host_output`; of dynamics, also from `state_positions` to
-        `control`. radius: of the search. to_host: 2 for all results, 1 for energy and flags, 0 for nothing. steps,
-        thermostat: of dynamics, which need a `moving_kernel` and begin with the forces of the state; no steps: one
-        evaluation.
+        Args:
+            tensors: What `struct Params` names from `given` to `host_output`; of dynamics, also from `state_positions`
+                to `control`.
+            radius: Of the search.
+            to_host: 2 for all results, 1 for energy and flags, 0 for nothing.
+            steps, thermostat: Of dynamics, which need a `moving_kernel` and begin with the forces of the state; no
+                steps: one evaluation.
         """
         settings = {"radius_squared": radius * radius, "to_host": to_host, "steps": steps, "thermostat": thermostat}
         self._launch(positions, numbers, system, cell, charge, edges, tensors, settings)

@@ -1,7 +1,7 @@
 """The launches of one evaluation of many atoms in little memory: as `Chain`, with most tensors computed twice.
 
 The forward pass keeps A, and D and M of every layer. One buffer holds X̂ of one layer after the other, another one Y.
-The backward pass computes again what it reads, before the gradient of layer i replaces D of the layer before:
+The backward pass computes again what it reads, before the gradient of layer i replaces D of the layer before::
 
     mix(A) → gated → X̂₀ → update by D₀ ... D of layer i-2 → X̂ of layer i-1 → W → Y of layer i-1
 

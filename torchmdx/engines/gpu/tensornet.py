@@ -7,7 +7,7 @@ the energy that is returned with them.
 `run` only launches kernels, without allocation or synchronisation and with fixed shapes, so it can be captured in a
 CUDA graph. There are no atomics: equal inputs give bit-identical results.
 
-The chain, for L layers:
+The chain, for L layers::
 
     place_edges → surroundings → standardised_norms → W → W → W → gated → L x (W → messages → W → update)
     → read_norms → W → read_energies → W → read_features_gradient
@@ -16,10 +16,12 @@ The chain, for L layers:
 
 with W a product with weights (kernels/tf32_product.py). Where an atom has many neighbours of few elements, most of
 
+::
+
     surroundings is   element_sums → multiply_sums
     surroundings_gradient is   multiply_sums_back → element_sums_gradient
 
-For few atoms (`Tiles.row`), one program per atom does most of this:
+For few atoms (`Tiles.row`), one program per atom does most of this::
 
     embed → L x layer → L x layer_gradient → forces → sum_systems
 """
@@ -58,12 +60,15 @@ PRECISIONS = {"float32": "tf32x3", "half": "tf32x3", "tf32": "tf32", "bfloat16":
 class FastTensorNet:
     """A potential's energy and forces by kernels.
 
-    bound: largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
-    priors: leave them out; the caller adds them.
-    precision: "float32"; "half" for tensors of eleven bits between atoms, in fp16 with powers of two as units; "tf32"
-    for matrix products of eleven bits; "bfloat16" for those of eight, and messages between atoms in bfloat16. The
-    latter two are much less accurate.
-    Raises ValueError if `why_not` gives a reason, and for an unknown precision.
+    Args:
+        bound: Largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
+        priors: Leave them out; the caller adds them.
+        precision: "float32"; "half" for tensors of eleven bits between atoms, in fp16 with powers of two as units;
+            "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between atoms in
+            bfloat16. The latter two are much less accurate.
+
+    Raises:
+        ValueError: If `why_not` gives a reason, and for an unknown precision.
     """
 
     network_type: type[nn.Module] = TensorNet
@@ -144,9 +149,10 @@ class FastTensorNet:
     ) -> Buffers:
         """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass.
 
-        plan: what is launched; None: what `planned` decides, with these launch sizes if `tiles` are given.
-        elements: atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
-        neighbours are faster where these are few, and where neighbours have no others.
+        Args:
+            plan: What is launched; None: what `planned` decides, with these launch sizes if `tiles` are given.
+            elements: Atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
+                neighbours are faster where these are few, and where neighbours have no others.
         """
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False

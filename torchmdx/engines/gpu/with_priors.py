@@ -145,7 +145,9 @@ class _Priors:
     """One evaluation of the priors: in a branch, or between forward and backward pass of the kernels.
 
     Energies are added to those of the network. Forces and virials reach the kernels that sum them over atoms.
-    virial: of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3].
+
+    Attributes:
+        virial: Of priors differentiated by autograd, and of sums over a reciprocal lattice, [S,3,3].
     """
 
     def __init__(

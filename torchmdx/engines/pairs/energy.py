@@ -39,9 +39,11 @@ def pairwise_energy(
 
     Differentiable in positions [N,3], strain [S,3,3] and weights.
 
-    edges, reverse: of an EdgeSearch with reverse=True. strain: symmetric; see
-        `torchmdx.evaluation.derivatives.strained`.
-    near: pairs within the cutoff of the network, where priors have longer cutoffs; None: the network gets all pairs.
+    Args:
+        edges, reverse: Of an EdgeSearch with reverse=True.
+        strain: Symmetric; see `torchmdx.evaluation.derivatives.strained`.
+        near: Pairs within the cutoff of the network, where priors have longer cutoffs; None: the network gets all
+            pairs.
     """
     dtype = potential.dtype  # positions and cell may have a wider one: differences come before rounding
     pairs = PairList.of(edges, reverse)

@@ -21,7 +21,8 @@ _executes = getattr(torch._C, "_will_engine_execute_node", None)
 def inputs_with_gradient(ctx: Any, inputs: Sequence[Tensor | None], first: int = 0) -> list[bool]:
     """For each of `inputs`, whether this backward pass needs its gradient. Called in `backward` of a torch Function.
 
-    inputs: the arguments of `forward` from number `first` to the last; no argument before it is a tensor.
+    Args:
+        inputs: The arguments of `forward` from number `first` to the last; no argument before it is a tensor.
     """
     needed = ctx.needs_input_grad[first : first + len(inputs)]
     behind = ctx.next_functions  # one for each tensor among the arguments

@@ -52,7 +52,8 @@ class PairList:
     def vectors(self, positions: Tensor, cell: Tensor, system_index: Tensor, strain: Tensor | None = None) -> Tensor:
         """Vectors [P,3] of the first edges of pairs, differentiable in positions [N,3] and strain [S,3,3].
 
-        strain: symmetric, deforms every vector of its system; see `torchmdx.evaluation.derivatives.strained`.
+        Args:
+            strain: Symmetric, deforms every vector of its system; see `torchmdx.evaluation.derivatives.strained`.
         """
         edges = self.edges
         between = at_ends(positions, self, -1.0, 1.0)

@@ -100,7 +100,8 @@ def pair_kernels_of(network: TensorNet | TensorNet2, vectors: Tensor) -> Any:
 def has_kernels(network: TensorNet | TensorNet2) -> bool:
     """Whether the basis is the exponential one, with the network's cutoff and without trained parameters.
 
-    Raises ValueError where the kernels repeat another cutoff function than that of the models.
+    Raises:
+        ValueError: Where the kernels repeat another cutoff function than that of the models.
     """
     basis = network.basis
     if type(basis) is not ExpNormalBasis or float(network.config.cutoff) != basis.cutoff:

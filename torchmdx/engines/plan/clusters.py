@@ -30,8 +30,10 @@ ACTIVATIONS = ("silu", "ssp", "tanh", "sigmoid", "mish")  # by their numbers in 
 class ClusterNetwork:
     """The network that a kernel is compiled for; the usual one, unless told otherwise.
 
-    channels: of the network; the kernel has CHANNELS, of which the others are zero. hidden: hidden layers of the head.
-    gathers: messages carry the tensors of neighbours, not those of the atom that receives them.
+    Attributes:
+        channels: Of the network; the kernel has CHANNELS, of which the others are zero.
+        hidden: Hidden layers of the head.
+        gathers: Messages carry the tensors of neighbours, not those of the atom that receives them.
     """
 
     layers: int = 2
@@ -97,7 +99,9 @@ USUAL = ClusterNetwork()
 class AtomClusters:
     """How atoms are divided among clusters of blocks: `per` for each; `lanes` pairs of edges of an atom at a time.
 
-    chunk: atoms whose products are in scratch memory at a time. keep: what atoms keep lies in shared memory.
+    Attributes:
+        chunk: Atoms whose products are in scratch memory at a time.
+        keep: What atoms keep lies in shared memory.
     """
 
     per: int

@@ -34,7 +34,8 @@ SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")
 class Plan:
     """engine: FUSED, PAIRS, COMPILED, EXACT, or the name of a registered engine. kernels: of the fused engine.
 
-    warning: why a network of a kind that has fused kernels does without them on a GPU.
+    Attributes:
+        warning: Why a network of a kind that has fused kernels does without them on a GPU.
     """
 
     engine: str
@@ -90,10 +91,14 @@ def plan(
 ) -> Plan:
     """What runs for a network with priors, for so much work, in this precision on this machine.
 
-    network: what the potential has, where that may differ from what its configuration says. registered: engines from
-    outside the package; the first that serves is taken, except in float64. engine: the name of the only one that may
-    be taken. Raises ValueError for a precision that is unknown, or that no engine has for this network and machine, and
-    for an engine that is unknown or does not serve.
+    Args:
+        network: What the potential has, where that may differ from what its configuration says.
+        registered: Engines from outside the package; the first that serves is taken, except in float64.
+        engine: The name of the only one that may be taken.
+
+    Raises:
+        ValueError: For a precision that is unknown, or that no engine has for this network and machine, and for an
+            engine that is unknown or does not serve.
     """
     network = network or Network.of_config(config)
     if precision not in PRECISIONS:

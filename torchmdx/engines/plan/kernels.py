@@ -37,11 +37,16 @@ MOST_ELEMENTS = 8  # of sums by elements
 class KernelPlan:
     """What the classes of engines/gpu launch. At run time a compiler or driver may refuse kernels of CUDA C++.
 
-    chain: ROWS, BLOCKS or LEAN. tiles: launch sizes. precision: of products with weights.
-    sent: numbers in which atoms send each other tensors. by_elements: the embedding's sums, where few functions do.
-    one_launch, atom_tiles, edge_maps: whether these kernels of CUDA C++ are used; clusters: how charged_cluster.cu
-    divides atoms. keeps_slopes: z₂, or the slopes of its activation, is kept for the backward pass; else it is
-    evaluated again, `piece` rows at a time.
+    Attributes:
+        chain: ROWS, BLOCKS or LEAN.
+        tiles: Launch sizes.
+        precision: Of products with weights.
+        sent: Numbers in which atoms send each other tensors.
+        by_elements: The embedding's sums, where few functions do.
+        one_launch, atom_tiles, edge_maps: Whether these kernels of CUDA C++ are used; clusters: how charged_cluster.cu
+            divides atoms.
+        keeps_slopes: z₂, or the slopes of its activation, is kept for the backward pass; else it is evaluated again,
+            `piece` rows at a time.
     """
 
     chain: str
@@ -70,8 +75,9 @@ def plan_kernels(
 ) -> KernelPlan:
     """The kernels for a network of this kind, "TensorNet" or "TensorNet2", that `serves.fused_kernels`.
 
-    priors: other energies are evaluated between the forward and the backward pass. tiles: launch sizes; None: the
-    fastest.
+    Args:
+        priors: Other energies are evaluated between the forward and the backward pass.
+        tiles: Launch sizes; None: the fastest.
     """
     if tiles is None:
         maps = kind == "TensorNet2" and serves.edge_maps(config, precision, machine) is None

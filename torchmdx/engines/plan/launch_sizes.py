@@ -70,10 +70,12 @@ class Walk:
 class ByElements:
     """The embedding's sums by elements (element_sums.py): walks take one atom a program.
 
-    edges: an atom needs so many for each element: products of atoms take longer with every element, while walks save
-        most of the time of an edge.
-    depth, depth_back: edges at a time. group: the most elements that a program sums up.
-    product, product_back: without `step` and without `columns`, which follow from the functions.
+    Attributes:
+        edges: An atom needs so many for each element: products of atoms take longer with every element, while walks
+            save most of the time of an edge.
+        depth, depth_back: Edges at a time.
+        group: The most elements that a program sums up.
+        product, product_back: Without `step` and without `columns`, which follow from the functions.
     """
 
     edges: int = 12
@@ -97,7 +99,8 @@ class ByElements:
 class Row:
     """One program per atom (one_atom.py): warps share inner sums; `unroll` rows of a matrix, `depth` edges at once.
 
-    apart: products and walks are not inlined, which compiles faster.
+    Attributes:
+        apart: Products and walks are not inlined, which compiles faster.
     """
 
     warps: int
@@ -120,10 +123,11 @@ class Row:
 class Tiles:
     """Launch sizes of all kernels, in groups that behave alike.
 
-    row: if given, the kernels of one_atom.py, with one program per atom, replace most others.
-    lean: the backward pass computes most tensors of atoms again, and networks of atoms take `piece` atoms at a time
-        (0: all), so that an atom takes little more than half the memory (recompute.py).
-    by_elements: if given, the embedding's sums are taken by elements where a structure has few.
+    Attributes:
+        row: If given, the kernels of one_atom.py, with one program per atom, replace most others.
+        lean: The backward pass computes most tensors of atoms again, and networks of atoms take `piece` atoms at a time
+            (0: all), so that an atom takes little more than half the memory (recompute.py).
+        by_elements: If given, the embedding's sums are taken by elements where a structure has few.
     """
 
     product: ProductBlock
@@ -183,7 +187,8 @@ def first_lean(memory: int) -> int:
 def launch_sizes(kind: str, work: Workload, machine: Machine, *, edge_maps: bool = False) -> Tiles:
     """The fastest launch sizes for a network of this kind. Only kernels for many atoms evaluate a part of the atoms.
 
-    edge_maps: kernels of CUDA C++ can evaluate the network of edges of a TensorNet2.
+    Args:
+        edge_maps: Kernels of CUDA C++ can evaluate the network of edges of a TensorNet2.
     """
     atoms = max(work.atoms, FEW_ATOMS + 1) if work.domain else work.atoms
     few = FEW_WITH_MAPS if edge_maps else FEW_CHARGED

@@ -18,10 +18,13 @@ HOPPER = (9, 0)  # compute capability of the H100 and H200, for which kernels of
 class Machine:
     """kind: "gpu" or "cpu". capability: of CUDA. shared_bytes: that a block can have. memory: of the device, bytes.
 
-    clusters: by the number of their blocks, how many clusters run at the same time where a block takes a whole
-    multiprocessor. Parts of the chip have odd numbers of multiprocessors, so it is fewer than their number allows.
-    Empty where it has not been measured: then no kernel runs whose blocks wait for those of other clusters.
-    triton: whether it is installed. compiled, pair_kernels: whether the C code of networks and of training is there.
+    Attributes:
+        clusters: By the number of their blocks, how many clusters run at the same time where a block takes a whole
+            multiprocessor. Parts of the chip have odd numbers of multiprocessors, so it is fewer than their number
+            allows. Empty where it has not been measured: then no kernel runs whose blocks wait for those of other
+            clusters.
+        triton: Whether it is installed.
+        compiled, pair_kernels: Whether the C code of networks and of training is there.
     """
 
     kind: str
@@ -39,7 +42,8 @@ class Machine:
     def of(cls, device: torch.device, *, code: bool = True) -> Machine:
         """What the driver tells of a device; of the CPU, whether there is compiled code.
 
-        code: look for the code, which is compiled if it is missing; else it is taken to be there.
+        Args:
+            code: Look for the code, which is compiled if it is missing; else it is taken to be there.
         """
         return _gpu(device) if device.type == "cuda" else _cpu(code)
 

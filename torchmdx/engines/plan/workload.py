@@ -12,9 +12,10 @@ USUAL_NEIGHBOURS = 48
 class Workload:
     """How much is evaluated: atoms, systems, edge slots, and the number of elements (0: not known).
 
-    domain: the atoms are those of a `Domain`, of which kernels evaluate a part.
-    alone: no other engine runs on the device at the same time.
-    search_cutoff: of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
+    Attributes:
+        domain: The atoms are those of a `Domain`, of which kernels evaluate a part.
+        alone: No other engine runs on the device at the same time.
+        search_cutoff: Of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
     """
 
     atoms: int

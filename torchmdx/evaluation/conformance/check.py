@@ -52,9 +52,11 @@ def check(
 ) -> Conformance:
     """Runs every check on copies of a potential, and prints the table.
 
-    device: where the captured step runs; None takes a GPU if one is available. The other checks run on the CPU in
-    float64. reflections: False for a model that may distinguish mirror images. Takes seconds for a small model. A check
-    that raises has failed, and the table shows the exception.
+    Args:
+        device: Where the captured step runs; None takes a GPU if one is available. The other checks run on the CPU in
+            float64.
+        reflections: False for a model that may distinguish mirror images. Takes seconds for a small model. A check that
+            raises has failed, and the table shows the exception.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,5 +1,7 @@
 """What the cutoffs of D2 and D3 leave out in a periodic system: an estimate for pairs that decay as r⁻⁶.
 
+::
+
     E(∞) - E(c) = (E(c') - E(c)) / (1 - (c / c')³)        as sums over all pairs beyond a cutoff c fall as c⁻³
 
 and the same of pressures. Between c and c' pairs are summed, beyond it they are taken to be spread evenly.

@@ -24,11 +24,14 @@ from torchmdx.structures.system import System
 def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int] | None = None) -> Tensor:
     """Second derivatives [3n,3n] of the energy, eV/Å², float64, for n atoms: x, y, z of the first, of the second, ...
 
+    ::
+
         H_ia,jb = ∂²E / ∂r_ia ∂r_jb
 
-    atoms: indices of the atoms i and j, the others are kept fixed; None: all. The matrix is symmetric, and in a crystal
-    every image of an atom moves with it (wave vector zero). It takes one backward pass for each of its rows. For an
-    ensemble it is the mean. Raises as `Pairs.of`.
+    Args:
+        atoms: Indices of the atoms i and j, the others are kept fixed; None: all. The matrix is symmetric, and in a
+            crystal every image of an atom moves with it (wave vector zero). It takes one backward pass for each of its
+            rows. For an ensemble it is the mean. Raises as `Pairs.of`.
     """
     if not system.num_atoms:
         return torch.zeros(0, 0, dtype=torch.float64, device=potential.device)

@@ -33,8 +33,9 @@ class Pairs:
     def of(cls, potential: Potential | Ensemble, system: System) -> Pairs:
         """Searches within the cutoff of the potential.
 
-        Raises ValueError for unsupported elements and coincident atoms, CapacityError for a cell that cannot be
-        searched.
+        Raises:
+            ValueError: For unsupported elements and coincident atoms.
+            CapacityError: For a cell that cannot be searched.
         """
         check_fork(potential.device)
         exact = Batch.of(system).to(potential.device, torch.float64)

@@ -42,8 +42,11 @@ class Geometry:
 
     distance [E] Å of `edges`, which contain all pairs within the potential's search cutoff; at padded edges it is
     longer than any cutoff. positions [N,3] Å are for pairs beyond the list, of systems without periodic directions.
-    charges [N,M]: partial charges in M channels, None if the network predicts none. lattice: for priors that sum over a
-    lattice, None where no caller knows of them. Gradients flow through distance, positions, charges and lattice.
+
+    Attributes:
+        charges ([N,M]): Partial charges in M channels, None if the network predicts none.
+        lattice: For priors that sum over a lattice, None where no caller knows of them. Gradients flow through
+            distance, positions, charges and lattice.
     """
 
     batch: Batch
@@ -86,7 +89,10 @@ class PriorConfig:
     def scaled(self, factor: float) -> Self:
         """The settings of the same prior with its energy multiplied by a factor.
 
-        Only conversions of energies need it. Raises NotImplementedError for a prior that does not define it.
+        Only conversions of energies need it.
+
+        Raises:
+            NotImplementedError: For a prior that does not define it.
         """
         raise NotImplementedError(f"the prior {self.name} must define scaled(factor), which changes its energy unit")
 
@@ -111,7 +117,8 @@ class PriorConfig:
 class Prior(nn.Module, ABC):
     """An energy term without weights, eV, differentiable to any order.
 
-    max_z: the largest atomic number it supports.
+    Attributes:
+        max_z: The largest atomic number it supports.
     """
 
     config: Any
@@ -131,7 +138,9 @@ class Prior(nn.Module, ABC):
     def doubts(self, title: str, periodic: bool, charge: float = 0.0) -> list[str]:
         """What users of a potential should know about this term, in systems with or without periodic directions.
 
-        title: of the potential. charge: of the system, e.
+        Args:
+            title: Of the potential.
+            charge: Of the system, e.
         """
         return []
 

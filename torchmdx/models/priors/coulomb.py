@@ -28,18 +28,20 @@ MOST_ACCURATE, LEAST_ACCURATE = 1e-13, 1e-2
 class CoulombConfig(PriorConfig):
     """Settings of the damped Coulomb interaction.
 
-    periodic: how systems with periodic directions are treated: "reaction_field" truncates the interaction, "ewald" sums
-        over all images, and so does "auto", of which captured steps choose the cutoff by size.
-    cutoff: Å, for systems with periodic directions: of the reaction field, whose `dielectric` is beyond it (infinity: a
-        conductor, for which the force at the cutoff is zero too), or of the part of an Ewald sum over pairs, which does
-        not change its result.
-    accuracy: of an Ewald sum: error of forces, relative to their root mean square.
-    cut_in_vacuum: whether the cutoff applies to systems without periodic directions too. Otherwise all pairs interact.
-    damping: Å, distance below which pairs are damped.
-    switch: two distances, Å, between which a cosine switches pairs on; it replaces the damping.
-    charges: "predicted" by the network, or "given" as the partial_charges of each structure.
-    weights: of the charges of the embedding and of each layer, or of every channel of every layer; None: all equal.
-    strength: energy of two elementary charges 1 Å apart, eV Å.
+    Attributes:
+        periodic: How systems with periodic directions are treated: "reaction_field" truncates the interaction, "ewald"
+            sums over all images, and so does "auto", of which captured steps choose the cutoff by size.
+        cutoff: Å, for systems with periodic directions: of the reaction field, whose `dielectric` is beyond it
+            (infinity: a conductor, for which the force at the cutoff is zero too), or of the part of an Ewald sum over
+            pairs, which does not change its result.
+        accuracy: Of an Ewald sum: error of forces, relative to their root mean square.
+        cut_in_vacuum: Whether the cutoff applies to systems without periodic directions too. Otherwise all pairs
+            interact.
+        damping: Å, distance below which pairs are damped.
+        switch: Two distances, Å, between which a cosine switches pairs on; it replaces the damping.
+        charges: "predicted" by the network, or "given" as the partial_charges of each structure.
+        weights: Of the charges of the embedding and of each layer, or of every channel of every layer; None: all equal.
+        strength: Energy of two elementary charges 1 Å apart, eV Å.
     """
 
     name: ClassVar[str] = "coulomb"
@@ -115,15 +117,18 @@ class CoulombConfig(PriorConfig):
 class Coulomb(Prior):
     """E = ½ k Σ_ij (1 - d(r_ij)) Σ_m w_m q_im q_jm / Σ_m w_m · g(r_ij)
 
-    | variable | symbol |
-    |---|---|
-    | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 from there on; or the switch |
-    | shape | g(r) = 1 / r, or under a cutoff c: 1 / r + (ε - 1) / (2 ε + 1) · r² / c³ - 3 ε / (2 ε + 1) / c |
+    ::
+
+      | variable | symbol |
+      |---|---|
+      | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 from there on; or the switch |
+      | shape | g(r) = 1 / r, or under a cutoff c: 1 / r + (ε - 1) / (2 ε + 1) · r² / c³ - 3 ε / (2 ε + 1) / c |
 
     In an Ewald sum every pair within the cutoff has (1 - d(r)) (1 / r - s) - erf(α r) / r instead, and the rest is a
     sum over the reciprocal lattice (torchmdx.models.priors.reciprocal): damped pairs and all images interact as 1 / r.
 
-    kept: the vectors of an engine's Ewald sums; None: chosen for every evaluation.
+    Attributes:
+        kept: The vectors of an engine's Ewald sums; None: chosen for every evaluation.
     """
 
     config: CoulombConfig

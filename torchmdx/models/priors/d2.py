@@ -16,7 +16,10 @@ from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
 class D2Config(PriorConfig):
     """Settings of the D2 dispersion.
 
-    c6: eV Å⁶, and radii: Å, both by atomic number from element 0 on. cutoff: Å, sharp. steepness: d of the damping.
+    Attributes:
+        c6: eV Å⁶, and radii: Å, both by atomic number from element 0 on.
+        cutoff: Å, sharp.
+        steepness: D of the damping.
     """
 
     name: ClassVar[str] = "d2"

@@ -19,9 +19,11 @@ PARAMETERS = ("s6", "s8", "a1", "a2")
 class D3Config(PriorConfig):
     """Settings of the D3(BJ) dispersion, two-body terms.
 
-    functional: name of a functional as torch-dftd spells it ("pbe", "b3-lyp"), for s6, s8, a1 and a2 (bohr); or
-        these four, for any other. cutoff: Å; over the last bohr before it the energy goes smoothly to zero.
-    strength: factor of the energy.
+    Attributes:
+        functional: Name of a functional as torch-dftd spells it ("pbe", "b3-lyp"), for s6, s8, a1 and a2 (bohr); or
+            these four, for any other.
+        cutoff: Å; over the last bohr before it the energy goes smoothly to zero.
+        strength: Factor of the energy.
     """
 
     name: ClassVar[str] = "d3"
@@ -54,12 +56,14 @@ class D3Config(PriorConfig):
 class D3(Prior):
     """E = -½ Σ_ij t(r_ij) C6_ij [ s6 / (r_ij⁶ + R_ij⁶) + s8 K_ij / (r_ij⁸ + R_ij⁸) ],  R_ij = a1 sqrt(K_ij) + a2
 
-    | variable | symbol |
-    |---|---|
-    | end | t(r), 1 up to 1 bohr before the cutoff, then smoothly to 0 |
-    | ratio | K_ij = 3 Q_i Q_j, ratio of C8 to C6; Q is `expectation` |
-    | c6 | C6_ij, interpolated between reference compounds by the coordination numbers of both atoms |
-    | coordination | Σ_j t(r_ij) / (1 + exp(-16 (R_cov / r_ij - 1))) |
+    ::
+
+        | variable | symbol |
+        |---|---|
+        | end | t(r), 1 up to 1 bohr before the cutoff, then smoothly to 0 |
+        | ratio | K_ij = 3 Q_i Q_j, ratio of C8 to C6; Q is `expectation` |
+        | c6 | C6_ij, interpolated between reference compounds by the coordination numbers of both atoms |
+        | coordination | Σ_j t(r_ij) / (1 + exp(-16 (R_cov / r_ij - 1))) |
 
     Tables, interpolation and t(r) are torch-dftd's. Its own sum over pairs selects edges on the host and has a sharp
     cutoff for coordination numbers; this one has fixed shapes and is smooth.

@@ -2,14 +2,18 @@
 
 The energy of charges q in a lattice, per set of charges, is
 
+::
+
     Σ_pairs q q' p(r) + ½ Σ_k A(k) |S(k)|² - ½ (2 α / √π + s) Σ q² - b / 2V (Σ q)²
 
-| variable | symbol |
-|---|---|
-| pairs up to a cutoff c | p(r) = erfc(α r) / r - s, with s = erfc(α c) / c, so that no pair enters with a jump |
-| integral of p over the sphere | b, π / α² if c is long |
-| amplitude | A(k) = 4π / V · exp(-k² / 4α²) / k² |
-| structure factor | S(k) = Σ_i q_i exp(i k · r_i) |
+::
+
+  | variable | symbol |
+  |---|---|
+  | pairs up to a cutoff c | p(r) = erfc(α r) / r - s, with s = erfc(α c) / c, so that no pair enters with a jump |
+  | integral of p over the sphere | b, π / α² if c is long |
+  | amplitude | A(k) = 4π / V · exp(-k² / 4α²) / k² |
+  | structure factor | S(k) = Σ_i q_i exp(i k · r_i) |
 
 The last term is the uniform background that neutralizes a charged cell. A slab is summed in a cell that is periodic in
 three directions, with vacuum between the images, to which the correction of Yeh and Berkowitz, 2π / V (Σ q z)², is
@@ -119,7 +123,8 @@ class KVectors:
     def of(cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0) -> KVectors:
         """The list for a batch with charges [N,M]. Reads the device. margin: by which cells may be stretched later.
 
-        Raises ValueError, naming the system, for wires and for charged slabs.
+        Raises:
+            ValueError: Naming the system, for wires and for charged slabs.
         """
         device = batch.positions.device
         cell, pbc = batch.cell.detach().double(), batch.pbc

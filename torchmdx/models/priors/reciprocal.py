@@ -21,7 +21,8 @@ MOST_PHASES = 16_000_000  # at a time, atoms times vectors
 class Reciprocal:
     """One system. indices [K,3]; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
 
-    normal: across a slab, zero for other systems.
+    Attributes:
+        normal: Across a slab, zero for other systems.
     """
 
     indices: Tensor

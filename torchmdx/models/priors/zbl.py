@@ -21,11 +21,13 @@ SCREENING = ((0.1818, 3.2), (0.5099, 0.9423), (0.2802, 0.4029), (0.02817, 0.2016
 class ZBLConfig(PriorConfig):
     """Settings of the ZBL repulsion.
 
-    cutoff: Å, beyond which no pair interacts. Without `radii` the cosine cutoff takes the energy to zero there.
-    radii: by atomic number, Å, from element 0 on, or "covalent" for ASE's covalent radii: the energy of a pair then
-        goes to zero at the sum of the radii, so that bonds are unaffected. The last radius applies to later elements.
-    length, exponent: define the screening length, length / (Z_i^exponent + Z_j^exponent), Å.
-    strength: k, the Coulomb constant, eV Å.
+    Attributes:
+        cutoff: Å, beyond which no pair interacts. Without `radii` the cosine cutoff takes the energy to zero there.
+        radii: By atomic number, Å, from element 0 on, or "covalent" for ASE's covalent radii: the energy of a pair then
+            goes to zero at the sum of the radii, so that bonds are unaffected. The last radius applies to later
+            elements.
+        length, exponent: Define the screening length, length / (Z_i^exponent + Z_j^exponent), Å.
+        strength: K, the Coulomb constant, eV Å.
     """
 
     name: ClassVar[str] = "zbl"

@@ -33,7 +33,8 @@ class Search(Protocol):
     def assign(self, batch: Batch, counts: Sequence[int] | None = None) -> bool:
         """Takes other atoms and periodic directions, of the same numbers; False if that needs a new search.
 
-        counts: atoms of each system, where the host knows them.
+        Args:
+            counts: Atoms of each system, where the host knows them.
         """
 
     def update(self, positions: Tensor, cell: Tensor) -> None:
@@ -43,7 +44,8 @@ class Search(Protocol):
 class CpuSearch:
     """Runs a function that finds pairs, when the skin asks for it, and copies them into the buffers.
 
-    direct: a search in C that fills the buffers itself; `pairs` serves what it refuses.
+    Args:
+        direct: A search in C that fills the buffers itself; `pairs` serves what it refuses.
     """
 
     def __init__(

@@ -92,9 +92,10 @@ def brute_force(
     SKIN: tl.constexpr,
     IMAGES: tl.constexpr,
 ):
-    """TILES [T,5]: system, first and end row, first and end atom of the system. FLAWS int32 [2], one per parity of
-    the launch. Grid: tiles + PADDERS. IMAGES: columns are images of atoms, for few atoms with many; else atoms, whose
-    images are taken in turn.
+    """TILES [T,5]: system, first and end row, first and end atom of the system.
+
+    FLAWS int32 [2], one per parity of the launch. Grid: tiles + PADDERS. IMAGES: columns are images of atoms, for few
+    atoms with many; else atoms, whose images are taken in turn.
     """
     if SKIN:
         if tl.load(ACTIVE) == 0:

@@ -21,7 +21,8 @@ def compiled(
 ) -> ctypes.CDLL:
     """The shared library compiled from `sources` in this folder. Raises BuildError.
 
-    only_cached: do not compile, but raise if the cache lacks the library.
+    Args:
+        only_cached: Do not compile, but raise if the cache lacks the library.
     """
 
     def make(path: Path) -> None:
@@ -56,7 +57,8 @@ def openmm_folder() -> Path:
 def plugin(cuda: bool, only_cached: bool = False) -> ctypes.CDLL:
     """The plugin, with or without support for OpenMM's CUDA platform. Raises BuildError.
 
-    only_cached: do not compile, but raise if the cache lacks the library.
+    Args:
+        only_cached: Do not compile, but raise if the cache lacks the library.
     """
     import openmm
 

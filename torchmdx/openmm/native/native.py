@@ -22,9 +22,11 @@ from torchmdx.structures.units import KJ_PER_MOL, NANOMETER
 class Handles:
     """Addresses in a captured step: graphs (energy_graph 0 for none), device buffers in float64, pinned host memory.
 
-    audit_every: evaluations between audits, 0 for none. audit_failed: of a host int64, not 0 after a failed audit.
-    num_links: link atoms, the last atoms of the step, in whose place the force has their outer atoms; link_inner,
-    link_distances: of device int32 places of the inner atoms, and float64 distances in Å.
+    Attributes:
+        audit_every: Evaluations between audits, 0 for none.
+        audit_failed: Of a host int64, not 0 after a failed audit.
+        num_links: Link atoms, the last atoms of the step, in whose place the force has their outer atoms; link_inner,
+            link_distances: of device int32 places of the inner atoms, and float64 distances in Å.
     """
 
     graph: int
@@ -59,7 +61,8 @@ class Session(Protocol):
     def audit(self, evaluation: int, step: int) -> None:
         """Starts an audit of the results in the device buffers; raises if the previous audit failed.
 
-        step: of the Context, at which the evaluation was made.
+        Args:
+            step: Of the Context, at which the evaluation was made.
         """
 
     def evaluate(
@@ -282,7 +285,8 @@ def add_force(
 ) -> openmm.Force:
     """Adds a force to the system and returns it; reference: text from which the provider can be restored.
 
-    energy_offset: kJ/mol, subtracted from the energy before it is scaled.
+    Args:
+        energy_offset: kJ/mol, subtracted from the energy before it is scaled.
     """
     library, number = _library(cuda), next(_numbers)
     chosen = (ctypes.c_int * len(atoms or ()))(*(atoms or ()))

@@ -33,9 +33,13 @@ class Arranged:
 
 
 def movie_of(frames: MovieFrames, *, plain: bool = False) -> Movie:
-    """The movie of frames, thinned if they are many or large. Raises ValueError without a frame that has atoms.
+    """The movie of frames, thinned if they are many or large.
 
-    plain: without rotations and repeated cells, as vectors on the atoms need it.
+    Args:
+        plain: Without rotations and repeated cells, as vectors on the atoms need it.
+
+    Raises:
+        ValueError: Without a frame that has atoms.
     """
     if not frames.positions or not all(len(positions) for positions in frames.positions):
         raise ValueError("a page needs at least one frame, and atoms in every frame")

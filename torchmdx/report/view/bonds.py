@@ -29,7 +29,8 @@ def radii(numbers: Integers) -> Floats:
 def bonds(numbers: Integers, positions: Floats, *, crystal: bool = False) -> Integers:
     """Pairs [B,2] of bonded atoms, the smaller index first, in order; positions [N,3] Å, without periodic images.
 
-    crystal: whether they are part of a periodic structure.
+    Args:
+        crystal: Whether they are part of a periodic structure.
     """
     return _found(numbers, positions, None, np.zeros(3, dtype=bool), crystal=crystal)[0]
 
@@ -64,9 +65,11 @@ def _found(
 class Molecules:
     """Bonded groups of atoms of a structure.
 
-    pairs [B,2] bonds, across the faces of the cell as well · of [N] the molecule of each atom · endless [M] whether a
-    molecule is bonded to its own periodic image, as a crystal is · levels: pairs (atoms, parents), from the first atom
-    of each molecule outwards.
+    Attributes:
+        pairs: [B,2] bonds, across the faces of the cell as well.
+        of: [N] the molecule of each atom.
+        endless: [M] whether a molecule is bonded to its own periodic image, as a crystal is.
+        levels: Pairs (atoms, parents), from the first atom of each molecule outwards.
     """
 
     pairs: Integers

@@ -39,7 +39,8 @@ class Dcd:
     def read(self, indices: NDArray[np.int64]) -> tuple[Floats, Floats | None]:
         """Positions [F,N,3] Å and cells [F,3,3] Å, None without a cell, of the frames at indices.
 
-        Raises ValueError for lengths and angles that are of no cell.
+        Raises:
+            ValueError: For lengths and angles that are of no cell.
         """
         frame = _frame(self.num_atoms, self.periodic, self.order)
         content = np.memmap(self.path, frame, "r", self.offset, (self.num_frames,))

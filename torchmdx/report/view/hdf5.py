@@ -35,8 +35,10 @@ class Hdf5:
     def read(self, indices: NDArray[np.int64]) -> tuple[Floats, Floats | None]:
         """Positions [F,N,3] Å and cells [F,3,3] Å, None without a cell, of the frames at ascending indices.
 
-        In the orientation of the run, if the file says which that is. Raises ValueError for lengths and angles of no
-        cell.
+        In the orientation of the run, if the file says which that is.
+
+        Raises:
+            ValueError: For lengths and angles of no cell.
         """
         import h5py
 

@@ -53,9 +53,14 @@ class Torsions:
 class Movie:
     """Frames for a page.
 
-    positions: [N,3] Å for each frame, relative to the centre of the cell or of the atoms · cells: [3,3] Å for each
-    frame, None without one · kind_of: the kind of each frame · x: its place on the panels' axis `axis` · captions: a
-    line about each frame · notes: sentences on what is shown · repeats: how often the cell is drawn.
+    Attributes:
+        positions: [N,3] Å for each frame, relative to the centre of the cell or of the atoms.
+        cells: [3,3] Å for each frame, None without one.
+        kind_of: The kind of each frame.
+        x: Its place on the panels' axis `axis`.
+        captions: A line about each frame.
+        notes: Sentences on what is shown.
+        repeats: How often the cell is drawn.
     """
 
     title: str
@@ -85,9 +90,12 @@ class Movie:
 class MovieFrames:
     """Frames as a file holds them, of which a movie shows some.
 
-    numbers, positions, cells: of each frame; a cell is None in a frame without three lattice vectors · pbc [3] of each
-    frame · indices: of the frames in the file, which holds num_frames · labels: of the atoms, None: element and index ·
-    x, captions, panels: as in `Movie`.
+    Attributes:
+        numbers, positions, cells: Of each frame; a cell is None in a frame without three lattice vectors.
+        pbc: [3] of each frame.
+        indices: Of the frames in the file, which holds num_frames.
+        labels: Of the atoms, None: element and index.
+        x, captions, panels: As in `Movie`.
     """
 
     title: str

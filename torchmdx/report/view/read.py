@@ -29,9 +29,14 @@ LEAST_VOLUME = 1.0  # Å³ per atom; a smaller cell is a placeholder
 def read(path: str, *, index: str = ":", structure: str | None = None, log: str | None = None) -> MovieFrames:
     """The frames of a file.
 
-    index: of frames, as ASE writes it (":", "-1", "::10"). structure: a file with the elements, for a DCD (default: the
-    files of `torchmdx md` next to it). log: of `torchmdx md` (default: the one next to a DCD). Raises
-    FileNotFoundError, and ValueError for files that do not fit together or hold no such frame.
+    Args:
+        index: Of frames, as ASE writes it (":", "-1", "::10").
+        structure: A file with the elements, for a DCD (default: the files of `torchmdx md` next to it).
+        log: Of `torchmdx md` (default: the one next to a DCD).
+
+    Raises:
+        FileNotFoundError: For files that do not fit together or hold no such frame.
+        ValueError: For files that do not fit together or hold no such frame.
     """
     if Path(path).suffix.lower() in (".dcd", *ENDINGS):
         return _read_dcd(path, index, structure, log)
@@ -69,7 +74,10 @@ def of_structures(
 ) -> MovieFrames:
     """Frames of ASE structures, with the energies, forces and velocities that they carry.
 
-    indices: in their file, or numbers of steps. num_frames: in the file. axis: what indices count.
+    Args:
+        indices: In their file, or numbers of steps.
+        num_frames: In the file.
+        axis: What indices count.
     """
     indices = np.arange(len(structures)) if indices is None else indices
     x = indices.astype(np.float64)
@@ -106,8 +114,12 @@ def of_dcd(
 ) -> MovieFrames:
     """Frames of a DCD or HDF5 file with the elements [N] of its atoms; only those that a page can show are read.
 
-    labels: of the atoms. log: of the run; temperature: its thermostat's, K. Raises ValueError for another number of
-    atoms, or without a frame.
+    Args:
+        labels: Of the atoms.
+        log: Of the run; temperature: its thermostat's, K.
+
+    Raises:
+        ValueError: For another number of atoms, or without a frame.
     """
     if dcd.num_atoms != len(numbers):
         raise ValueError(f"{str(dcd.path)!r} has {dcd.num_atoms} atoms, but the structure has {len(numbers)}")

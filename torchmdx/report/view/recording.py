@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class ThinnedSteps:
     """Keeps structures that are added one by one: at first all, then every second, fourth, ..., and always the last.
 
-    most_frames, most_positions: limits of what is kept, besides the first and the last.
+    Args:
+        most_frames, most_positions: Limits of what is kept, besides the first and the last.
     """
 
     def __init__(self, most_frames: int = MOST_FRAMES, most_positions: int = MOST_POSITIONS) -> None:

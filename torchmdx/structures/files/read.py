@@ -31,7 +31,8 @@ CIF = (".cif", ".mmcif", ".pdbx")
 class Record:
     """One structure of a file: its number from 0, the number of structures in the file, and its total charge in e.
 
-    charge_from: a text on the origin of the charge. Unless it is the default, `atoms.info["charge"]` has it too.
+    Attributes:
+        charge_from: A text on the origin of the charge. Unless it is the default, `atoms.info["charge"]` has it too.
     """
 
     atoms: Atoms
@@ -54,9 +55,10 @@ class Record:
 def read_records(path: str, index: str, charge: float | None = None, format: str | None = None) -> list[Record]:
     """The structures of a file at an index of ASE, such as "-1", "::10" or ":". charge: instead of the file's, e.
 
-    format: by ASE's name; None to tell from name and content.
-
     Raises FileNotFoundError or ValueError that name the file.
+
+    Args:
+        format: By ASE's name; None to tell from name and content.
     """
     found, numbers, count = _read(path, index, format)
     records = []

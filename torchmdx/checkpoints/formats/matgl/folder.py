@@ -31,8 +31,9 @@ def recognizes(source: Source) -> bool:
 def read(source: Source) -> Reading:
     """The potential in a folder of matgl, in the dtype it was saved in, and a report on what was read.
 
-    Raises ValueError for a folder that is damaged or holds no potential, and UnsupportedCheckpoint, naming model or
-    setting, for one that torchmdx does not have.
+    Raises:
+        ValueError: For a folder that is damaged or holds no potential.
+        UnsupportedCheckpoint: Naming model or setting, for one that torchmdx does not have.
     """
     folder = source.path
     description, state = (folder / name for name in FILES)

@@ -53,9 +53,10 @@ _POTENTIAL_WITHOUT_EFFECT = {
 class NetworkForm:
     """What module and version of a TensorNet say about its formulas, which its settings do not.
 
-    messages: as in TensorNetConfig. Until version 2, layers on DGL summed the messages of an atom's own tensors.
-    target_first: pairs of elements are (target, source), and vectors lead to the source. Until version 2, the embedding
-    summed at the other end of each edge.
+    Attributes:
+        messages: As in TensorNetConfig. Until version 2, layers on DGL summed the messages of an atom's own tensors.
+        target_first: Pairs of elements are (target, source), and vectors lead to the source. Until version 2, the
+            embedding summed at the other end of each edge.
     """
 
     messages: str
@@ -84,7 +85,9 @@ def form_of(network: dict[str, Any], origin: str) -> NetworkForm:
 def network_of(description: Any, origin: str) -> tuple[dict[str, Any], NetworkForm]:
     """Settings and form of the TensorNet that a model.json describes, once every value is supported.
 
-    Raises ValueError for a file of another kind, and UnsupportedCheckpoint, naming model or setting.
+    Raises:
+        ValueError: For a file of another kind.
+        UnsupportedCheckpoint: Naming model or setting.
     """
     _require_class(description, ("Potential",), origin)
     options = description["kwargs"]

@@ -69,7 +69,8 @@ class _Source:
 def read_priors(content: Content, state: Remaining, scale: float) -> list[PriorConfig]:
     """Priors except reference energies, in the checkpoint's energy unit. scale: its `std`.
 
-    Raises UnsupportedCheckpoint, naming the prior, for one that torchmdx does not have.
+    Raises:
+        UnsupportedCheckpoint: Naming the prior, for one that torchmdx does not have.
     """
     options, report = content.options, state.report
     configs: list[PriorConfig] = []

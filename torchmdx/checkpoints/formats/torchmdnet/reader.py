@@ -24,8 +24,9 @@ def recognizes(source: Source) -> bool:
 def read(source: Source) -> Reading:
     """The potential in a torchmd-net checkpoint, in the dtype it was saved in, and a report on what was read.
 
-    Raises ValueError for a file that is damaged or not a torchmd-net checkpoint, and UnsupportedCheckpoint, naming the
-    key, for an option or prior that torchmdx does not have.
+    Raises:
+        ValueError: For a file that is damaged or not a torchmd-net checkpoint.
+        UnsupportedCheckpoint: Naming the key, for an option or prior that torchmdx does not have.
     """
     content = content_of(source)
     report = Report(content.origin, content.sha256)

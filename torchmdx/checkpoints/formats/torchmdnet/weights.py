@@ -123,7 +123,9 @@ def arrange_rows(potential: Potential, options: dict[str, Any], old_names: bool,
     files have the setting `check_errors`. Those of 2023 have neither this nor `static_shapes`, which came with it and
     is in every later file. The head has its old names in files from before April 2024.
 
-    options: of the file alone. old_names: of the layers of the head.
+    Args:
+        options: Of the file alone.
+        old_names: Of the layers of the head.
     """
     if "check_errors" in options:
         reason = "'check_errors' in its settings"

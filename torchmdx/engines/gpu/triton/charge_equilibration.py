@@ -1,12 +1,14 @@
 """Predicted charges, as in torchmdx.models.charge_equilibration, and the gradient through them.
 
-| buffer | shape | holds |
-|---|---|---|
-| NORMS | [N,3,C] | the standardised invariants s, |a|², |q|²; its gradient in the backward pass |
-| PROPOSED | [N,2,K] | p and f, the outputs of the network; its gradient in the backward pass |
-| Q | [N,K] | charges; its gradient in the backward pass |
-| SUMS | [S,2,K] | Q_total - Σ p, and Σ f² + slack, of each system; float64 |
-| PARTS_SUMS | [S,PARTS,2,K] | sums over parts of systems of many atoms (`sum_parts`), if PARTS > 1; float64 |
+::
+
+  | buffer | shape | holds |
+  |---|---|---|
+  | NORMS | [N,3,C] | the standardised invariants s, |a|², |q|²; its gradient in the backward pass |
+  | PROPOSED | [N,2,K] | p and f, the outputs of the network; its gradient in the backward pass |
+  | Q | [N,K] | charges; its gradient in the backward pass |
+  | SUMS | [S,2,K] | Q_total - Σ p, and Σ f² + slack, of each system; float64 |
+  | PARTS_SUMS | [S,PARTS,2,K] | sums over parts of systems of many atoms (`sum_parts`), if PARTS > 1; float64 |
 """
 
 import triton

@@ -1,5 +1,7 @@
 """TensorNet2's kernels for few atoms: as one_atom.py, with charges and a network of edges.
 
+::
+
     embed → L x (first_maps → multiply_rows → layer)
     → L x (messages_gradient → multiply_rows_back → multiply_rows_back → charges_gradient → layer_gradient) → forces
 

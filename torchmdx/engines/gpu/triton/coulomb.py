@@ -5,13 +5,15 @@ All pairs of systems without periodic directions are products of blocks: S Q for
 every distance, and Q Qᵀ for the forces. With a cutoff, kernels walk the rows of a list. Sums have a fixed order, and
 nothing synchronises with the host.
 
-| buffer | shape | holds |
-|---|---|---|
-| X | [N,3] | coordinates, float32 or float64; differences are taken before rounding |
-| Q | [M/WIDE,N,WIDE] | charges in M channels, WIDE of them in a block, `apart` numbers from one block to the next |
-| W | [M] | weights of the channels, 0 of those that pad a block |
-| E | [N] | energies, float64, added to |
-| F, PULL, VIRIAL | [N,3], as Q, [N,9] | forces, derivatives in Q and in a strain; float32, added to if ADD |
+::
+
+  | buffer | shape | holds |
+  |---|---|---|
+  | X | [N,3] | coordinates, float32 or float64; differences are taken before rounding |
+  | Q | [M/WIDE,N,WIDE] | charges in M channels, WIDE of them in a block, `apart` numbers from one block to the next |
+  | W | [M] | weights of the channels, 0 of those that pad a block |
+  | E | [N] | energies, float64, added to |
+  | F, PULL, VIRIAL | [N,3], as Q, [N,9] | forces, derivatives in Q and in a strain; float32, added to if ADD |
 """
 
 from __future__ import annotations
@@ -293,7 +295,8 @@ class Found:
 class DirectCoulomb:
     """The launches of a prior for batches of one shape, with or without periodic directions.
 
-    count, wide: channels in a block of charges, and numbers, of which those beyond the channels pad it.
+    Args:
+        count, wide: Channels in a block of charges, and numbers, of which those beyond the channels pad it.
     """
 
     def __init__(self, prior: Coulomb, batch: Batch, count: int = 1, wide: int = 1) -> None:

@@ -1,11 +1,13 @@
 """Geometry of the edges: directions, places in the filter table, and the cutoff function.
 
-| buffer | per edge | holds |
-|---|---|---|
-| KNOT | int32 | interval of the filter table; -1 beyond the cutoff: nothing is read or added there |
-| PLACE | 4 floats | unit vector d from target to source, and t, the place inside the interval |
-| STRETCH | 2 floats | dx/dr of the table's variable, and 1/r |
-| HALF | 3 floats | h_e: the part of ∂E/∂v_e that the row of e computes (see forces.py) |
+::
+
+    | buffer | per edge | holds |
+    |---|---|---|
+    | KNOT | int32 | interval of the filter table; -1 beyond the cutoff: nothing is read or added there |
+    | PLACE | 4 floats | unit vector d from target to source, and t, the place inside the interval |
+    | STRETCH | 2 floats | dx/dr of the table's variable, and 1/r |
+    | HALF | 3 floats | h_e: the part of ∂E/∂v_e that the row of e computes (see forces.py) |
 """
 
 import triton

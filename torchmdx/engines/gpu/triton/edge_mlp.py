@@ -1,6 +1,6 @@
 """TensorNet2's filters, which depend on the charges of both atoms, with messages and gradients.
 
-A small network is evaluated for every edge:
+A small network is evaluated for every edge::
 
     z₁ = a(r) + T_i + S_j          z₂ = W₂ act(z₁) + b₂          z₃ = W₃ act(z₂) + b₃          f = act(z₃) cut(r)
 
@@ -8,11 +8,13 @@ a(r), the radial basis after the first map, is read from a table; T and S are th
 source. Rows are the N atoms (the message of an atom to itself, at distance 0), then the E slots of the list. Rows of
 slots without an edge, and of edges beyond the cutoff, are undefined and never read.
 
-| buffer | shape | holds |
-|---|---|---|
-| Z1 | [N+E,C] | z₁; its gradient in the backward pass |
-| Z3 | [N+E,3,C] | z₃; its gradient in the backward pass |
-| SHARES | [N,2,C] | T and S; its gradient in the backward pass |
+::
+
+    | buffer | shape | holds |
+    |---|---|---|
+    | Z1 | [N+E,C] | z₁; its gradient in the backward pass |
+    | Z3 | [N+E,3,C] | z₃; its gradient in the backward pass |
+    | SHARES | [N,2,C] | T and S; its gradient in the backward pass |
 """
 
 import triton

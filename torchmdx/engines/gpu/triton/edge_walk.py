@@ -159,7 +159,9 @@ def add_symmetric(m4, m5, m6, m7, m8, f, y, inside, CHANNELS: tl.constexpr):
 def add_and_dot(a, s, f, y, g, inside):
     """One component: a + Σ f g over the edges of a row, and s + y g, what the filter's gradient is made of.
 
-    g: pointer to the neighbours' component. y: the row's own, [ROWS,C].
+    Args:
+        g: Pointer to the neighbours' component.
+        y: The row's own, [ROWS,C].
     """
     g = tl.load(g, mask=inside, other=0.0).to(tl.float32)
     return a + tl.sum(f * g, 1), s + y[:, None, :] * g

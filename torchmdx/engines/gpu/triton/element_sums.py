@@ -3,16 +3,20 @@
 All filters of the embedding are combinations of K functions of the distance, f_p(r) = Σ_k φ_k(r) W_p[k] for part p, and
 Z_ij = U[Z_i] + V[Z_j]. So the sum A_i of embedding_sum.py is
 
+::
+
     A_i = Σ_s (U[Z_i] + V[s]) Σ_k W[k] B_i[s,k],    B_i[s,k] = Σ_{j of element s} φ_k(r_ij) (1, d, d dᵀ - 1/3)
 
 and an edge evaluates K functions in place of 3 C filters. The products with W run on tensor cores.
 
-| buffer | shape | holds |
-|---|---|---|
-| SLOTS | [elements] | s of an element, -1 if it has none; int32 |
-| TABLE | [n,degree+1,K] | φ in the intervals of the filters' table |
-| SUMS | [N,9,S,K] | B; in the backward pass its gradient |
-| RARE | [N] | 1 for rows with an edge that is too short for φ, or a neighbour without a slot; int32 |
+::
+
+    | buffer | shape | holds |
+    |---|---|---|
+    | SLOTS | [elements] | s of an element, -1 if it has none; int32 |
+    | TABLE | [n,degree+1,K] | φ in the intervals of the filters' table |
+    | SUMS | [N,9,S,K] | B; in the backward pass its gradient |
+    | RARE | [N] | 1 for rows with an edge that is too short for φ, or a neighbour without a slot; int32 |
 
 Rare rows are left to the kernels of embedding_sum.py.
 """
@@ -112,7 +116,8 @@ def element_sums(
 ):
     """SUMS and RARE. A program takes ROWS adjacent atoms and GROUP slots, DEPTH edges of each row at a time.
 
-    last_knot: the interval of the shortest distances that φ describes.
+    Args:
+        last_knot: The interval of the shortest distances that φ describes.
     """
     GROUPS: tl.constexpr = (ELEMENTS + GROUP - 1) // GROUP
     block, first = tl.program_id(0) // GROUPS, tl.program_id(0) % GROUPS * GROUP

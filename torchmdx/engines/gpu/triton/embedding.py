@@ -1,10 +1,12 @@
 """From the sum over neighbours A to the first tensors X = mix(A) · gate(norm(A)), and the backward pass.
 
-| buffer | shape | holds |
-|---|---|---|
-| A, MIXED, X | [N,9,C] | the sum, mix(A), and their gated product |
-| HIDDEN | [N,H] | before the first activation of the gate; H is 2C; its gradient in the backward pass |
-| GATE | [N,3,C] | before its second activation; its gradient in the backward pass |
+::
+
+    | buffer | shape | holds |
+    |---|---|---|
+    | A, MIXED, X | [N,9,C] | the sum, mix(A), and their gated product |
+    | HIDDEN | [N,H] | before the first activation of the gate; H is 2C; its gradient in the backward pass |
+    | GATE | [N,3,C] | before its second activation; its gradient in the backward pass |
 
 Channels are padded to a power of two with weights of zero; WIDTH is how many of them are real.
 """

@@ -34,12 +34,13 @@ def forces(
 
     The gradient in an edge vector is divided between the two directions of the edge: each row holds the part that it
     can compute from one gather, and both parts act on both atoms. The list is full, so ē is in the row of the source.
-    Searching it there costs less than keeping a permutation beside the list.
-    VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row. AT_ONCE: loads sources and shifts together instead of shifts only
-    where the source matches: more bytes, less latency.
-    SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
-    num_embedded: atoms whose rows hold gradients; they are the first so many.
-    REVERSE [E]: the slot of ē, or None. BESIDE [N,3], VIRIALS_BESIDE [N,9]: what other energies add, or None.
+    Searching it there costs less than keeping a permutation beside the list. VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row.
+    AT_ONCE: loads sources and shifts together instead of shifts only where the source matches: more bytes, less
+    latency. SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
+
+    Args:
+        num_embedded: Atoms whose rows hold gradients; they are the first so many. REVERSE [E]: the slot of ē, or None.
+            BESIDE [N,3], VIRIALS_BESIDE [N,9]: what other energies add, or None.
     """
     i = tl.program_id(0)
     if SUM > 0:

@@ -1,9 +1,11 @@
 """The gated head for blocks of atoms: two networks side by side, and the energy layers · sigmoid(gates).
 
-| buffer | shape | holds |
-|---|---|---|
-| Z | [N,2C] | a hidden layer of both networks before its activation; its gradient in the backward pass |
-| ENERGIES | [N] float64 | scale · head + reference energy of the element |
+::
+
+    | buffer | shape | holds |
+    |---|---|---|
+    | Z | [N,2C] | a hidden layer of both networks before its activation; its gradient in the backward pass |
+    | ENERGIES | [N] float64 | scale · head + reference energy of the element |
 
 The first hidden layer is one product of all features (tf32_product.multiply), the others are `multiply_halves`.
 """

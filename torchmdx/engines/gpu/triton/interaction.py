@@ -1,16 +1,20 @@
 """The maps of an interaction layer within each atom, before and after its messages, and their gradients.
 
+::
+
     Y = X̂ W₁          P = product(Y, M)          D = P̂ W₂          X' = X̂ + D + (1 + q/10) D D
 
 with X̂ = X/(|X|²+1). Products with weights are in tf32_product.py; these kernels do the elementwise
 work between them. 3x3 matrices exist in registers only. A program takes ROWS atoms and all channels.
 
-| buffer | shape | holds |
-|---|---|---|
-| X | [N,9,C] | X̂ of every layer's input; of the last output X itself |
-| INVERSE | [N,C] | 1/(|X|²+1) of every layer's input |
-| D | [N,9,C] | D; its gradient in the backward pass |
-| M | [N,9,C] | M; its gradient in the backward pass |
+::
+
+    | buffer | shape | holds |
+    |---|---|---|
+    | X | [N,9,C] | X̂ of every layer's input; of the last output X itself |
+    | INVERSE | [N,C] | 1/(|X|²+1) of every layer's input |
+    | D | [N,9,C] | D; its gradient in the backward pass |
+    | M | [N,9,C] | M; its gradient in the backward pass |
 """
 
 import triton

@@ -178,11 +178,13 @@ def messages_gradient(
 ):
     """Adds Σ_j f(r_ij) GM_j + f(0) GM_i to GY_i, and Σ_c f'(t) (Y_i · GM_j) of this slice to PULL [slices, E].
 
-    The list is symmetric, so what flows back from the messages that i sent is again a sum over its own row. The pull
-    is that of the message from i to j: the one of the message from j to i is found in the row of j.
-    FIRST: PULL is written, not added to.
-    num_received: atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
-    UNITS, unit: in half precision, the units of GM and of Y.
+    The list is symmetric, so what flows back from the messages that i sent is again a sum over its own row. The pull is
+    that of the message from i to j: the one of the message from j to i is found in the row of j. FIRST: PULL is
+    written, not added to.
+
+    Args:
+        num_received: Atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
+            UNITS, unit: in half precision, the units of GM and of Y.
     """
     HALF: tl.constexpr = GM.dtype.element_ty == tl.float16
     if num_atoms.dtype.is_ptr():

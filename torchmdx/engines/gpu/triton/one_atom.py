@@ -1,5 +1,7 @@
 """The chain for few atoms: one program per atom, and one kernel between two exchanges with neighbours.
 
+::
+
     embed → L x layer → L x layer_gradient
 
 `embed` ends with Y of the first layer; `layer` with Y of the next layer or, in the last layer, with the energy and the

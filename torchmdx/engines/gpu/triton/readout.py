@@ -1,12 +1,14 @@
 """From the last tensors to the energies of atoms, and the gradient of the energy in those tensors.
 
-| buffer | shape | holds |
-|---|---|---|
-| FEATURES | [N,C] | the readout before its activation |
-| GFEATURES | [N,C] | the gradient of the energy there |
-| Z | [N,LAYERS,HEAD] | hidden layers of the head, if there are several; then their gradients |
-| NORMS | [N,3C] | the standardised norms of the three parts; its gradient in the backward pass |
-| ENERGIES | [N] float64 | scale · head + reference energy of the element |
+::
+
+    | buffer | shape | holds |
+    |---|---|---|
+    | FEATURES | [N,C] | the readout before its activation |
+    | GFEATURES | [N,C] | the gradient of the energy there |
+    | Z | [N,LAYERS,HEAD] | hidden layers of the head, if there are several; then their gradients |
+    | NORMS | [N,3C] | the standardised norms of the three parts; its gradient in the backward pass |
+    | ENERGIES | [N] float64 | scale · head + reference energy of the element |
 """
 
 import triton

@@ -7,17 +7,19 @@ For bulk systems in steps that need no further derivatives; engines/reciprocal.p
 products of whole numbers: fractional coordinates in units of 2⁻³² turns, whose overflow leaves out whole turns. Sums
 have a fixed order, and nothing synchronises with the host.
 
-| buffer | shape | holds |
-|---|---|---|
-| X, CELL | [N,3], [S,3,3] | coordinates and cells, float32 or float64 |
-| PLACE | [N,3] | fractional coordinates in 2⁻³² turns, int32 |
-| DUAL, VOLUME | [S,3,3], [S] | rows of the reciprocal lattices, without 2π; float64 |
-| INDEX | [S,K,3] | vectors in units of the reciprocal lattice, int32; the first is zero: the background |
-| Q | [M/WIDE,N,WIDE] | charges, as for coulomb.py |
-| FACTORS | [PARTS,S,2,K,CHANNELS] | parts of the structure factors, real and imaginary |
-| WAVES | [S,2,K,CHANNELS] | structure factors times amplitudes |
-| VECTOR, POWER | [S,K,3], [S,K] | vectors, 1/Å; amplitude times weighted square of the structure factor, float64 |
-| FIELDS, SLOPES | [PARTS,N,CHANNELS], [PARTS,N,3] | parts of potentials and of gradients in positions |
+::
+
+  | buffer | shape | holds |
+  |---|---|---|
+  | X, CELL | [N,3], [S,3,3] | coordinates and cells, float32 or float64 |
+  | PLACE | [N,3] | fractional coordinates in 2⁻³² turns, int32 |
+  | DUAL, VOLUME | [S,3,3], [S] | rows of the reciprocal lattices, without 2π; float64 |
+  | INDEX | [S,K,3] | vectors in units of the reciprocal lattice, int32; the first is zero: the background |
+  | Q | [M/WIDE,N,WIDE] | charges, as for coulomb.py |
+  | FACTORS | [PARTS,S,2,K,CHANNELS] | parts of the structure factors, real and imaginary |
+  | WAVES | [S,2,K,CHANNELS] | structure factors times amplitudes |
+  | VECTOR, POWER | [S,K,3], [S,K] | vectors, 1/Å; amplitude times weighted square of the structure factor, float64 |
+  | FIELDS, SLOPES | [PARTS,N,CHANNELS], [PARTS,N,3] | parts of potentials and of gradients in positions |
 """
 
 from __future__ import annotations

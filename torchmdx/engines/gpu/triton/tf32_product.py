@@ -94,7 +94,8 @@ def multiply_parts(
 ):
     """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms.
 
-    scale: factor of the result, if Y is in half precision. Y may be X if a program makes all COLUMNS.
+    Args:
+        scale: Factor of the result, if Y is in half precision. Y may be X if a program makes all COLUMNS.
     """
     component = tl.program_id(0) % 9
     block = tl.program_id(0) // 9

@@ -70,7 +70,8 @@ def _all_pairs(
 class AllPairs:
     """Energies of all pairs and their derivatives, for a batch: `system_index` [N], `open_systems` [S], settings.
 
-    switch: the two lengths of the switch, or None for damping below `damping`.
+    Args:
+        switch: The two lengths of the switch, or None for damping below `damping`.
     """
 
     def __init__(

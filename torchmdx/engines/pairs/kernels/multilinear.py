@@ -266,8 +266,9 @@ def of_dual(s, a0, a1, a2, xx, xy, xz, yy, yz):
 
 @triton.jit
 def _products(A, B, OUT, SLOT: tl.constexpr, SYMMETRIC: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
-    """OUT [N,9,C] by SLOT: 2: AB; 0: (A is h) dual(A) Bᵀ; 1: (B is h) Aᵀ dual(B); the last two as `undual`
-    components. SYMMETRIC: the sum over both orders. Grid: atoms, blocks of channels.
+    """OUT [N,9,C] by SLOT: 2: AB; 0: (A is h) dual(A) Bᵀ; 1: (B is h) Aᵀ dual(B); the last two as `undual` components.
+
+    SYMMETRIC: the sum over both orders. Grid: atoms, blocks of channels.
     """
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
