@@ -181,6 +181,7 @@ def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path,
 SCRIPTS = Path(__file__).parents[2] / "examples" / "cluster"
 
 
+@pytest.mark.nightly_for("train_torchrun.sh")
 @pytest.mark.parametrize("script", ["train.slurm", "train_torchrun.sh"])
 def test_scripts_for_clusters_start_and_continue_a_run(config, tmp_path, script):
     """With two processes on the CPU; Slurm's commands are stand-ins that print this host and run the command here."""

@@ -21,6 +21,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,15 @@ def load_library(name: str, key: Sequence[str], make: Callable[[Path], None]) ->
     return _with_folder(lambda folder: _load_from(folder, stem, make))
 
 
+class _Announced(threading.local):
+    """What this thread is about to compile, logged when a compiler has been found and starts."""
+
+    text: str | None = None
+
+
+_announced = _Announced()
+
+
 def library_file(name: str, key: Sequence[str], make: Callable[[Path], None]) -> Path:
     """The path of the library with this name and key, made and checked as by `load_library`, without loading it."""
     stem = _stem(name, key)
@@ -143,7 +153,7 @@ def _make_library(folder: Path, stem: str, make: Callable[[Path], None]) -> Path
     with only_one(folder / f".{stem}.lock", waiting):
         if (found := _safe_library(folder, stem)) is not None:
             return found
-        log.warning("compiling %s, once for this machine and version; it is kept in %s", name, folder)
+        _announced.text = f"compiling {name}, once for this machine and version; it is kept in {folder}"
         return _made(folder, stem, make)
 
 
@@ -177,6 +187,9 @@ def find_compiler(variable: str, *names: str) -> str:
 
 def run_compiler(command: Sequence[str], source: str, *, folder: Path | None = None, text: str | None = None) -> None:
     """Runs a compiler in a folder, with `text` as standard input. Raises CompileError, which names the source."""
+    if _announced.text is not None:
+        log.warning(_announced.text)
+        _announced.text = None
     try:
         done = subprocess.run(command, cwd=folder, input=text, capture_output=True, text=True, check=False)
     except OSError as error:

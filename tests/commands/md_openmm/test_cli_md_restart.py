@@ -232,6 +232,7 @@ wait $process""",
 }
 
 
+@pytest.mark.nightly_for("torchmdx")
 @pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
 def test_a_job_requeues_itself_until_the_run_is_complete(model, ethanol_file, tmp_path, monkeypatch, engine):
     """With stand-ins for Slurm's commands: scontrol runs the script again."""

@@ -97,7 +97,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.nightly_for("step", "tensornet", "search", "tensornet2")
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", TOGETHER, ids="-".join)
 def test_every_kernel_compiles(kinds):
