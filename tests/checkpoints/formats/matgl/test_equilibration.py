@@ -1,5 +1,6 @@
 """QETs of matgl: numbers of matgl 4.1.2 for its newer form, and an oracle for that of DGL."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from torchmdx.checkpoints.formats.reading import UnsupportedCheckpoint
 from torchmdx.checkpoints.save_load import read
 
 NAMES = ("qet-environment", "qet-element")
-RELEASED = Path("/work/shared/fixtures/matgl-dgl/QET-MatQ-PES")
+RELEASED = Path(os.environ.get("RELEASED_POTENTIALS", "released")) / "QET-MatQ-PES"  # no part of the project
 
 
 def on_dgl(name: str) -> tuple[dict, dict]:
