@@ -57,8 +57,8 @@ ENGINES = {
     "kernels": (kernels, DEVICE, [needs_kernels]),
 }
 # Under the interpreter a run of the kernels takes seconds: these say the most in the least time.
-INTERPRETED_CHECKS = ("batch", "stress", "one atom", "not a number", "energy alone", "padding", "overflow")
-INTERPRETED_KINDS = ("tensornet", "everything", "zbl", "coulomb", "coulomb-ewald")
+INTERPRETED_CHECKS = ("batch", "stress", "not a number", "energy alone", "overflow")
+INTERPRETED_KINDS = ("tensornet", "everything", "coulomb-ewald")
 OPTIONS = [
     dict(num_layers=0),
     dict(num_layers=1, group="SO(3)"),
