@@ -3,8 +3,8 @@
     python -m benchmarks.accuracy [FOLDER] [--device cpu] [--only aceff-2.0/dhfr,...] [--most-atoms 1000] [--resume]
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also in folders within, as for
-benchmarks.released; organic-1 comes with torchmdx. Nothing is timed. accuracy.json is written after each row; rows of
-another device or commit stay until they are measured again.
+benchmarks.released; organic-1 comes with torchmdx. Nothing is timed. accuracy.json, on a GPU accuracy_gpu.json, is
+written after each row; rows of another device or commit stay until they are measured again.
 
 ran_on: CPU or GPU. force_error: |F - F'| / |F'| over all atoms. largest_force_error: of an atom, eV/Å. stress_error:
 |σ - σ'| / |σ'|, of periodic systems. energy_error_per_atom_eV. coulomb: how Coulomb energies of a periodic system are
@@ -175,7 +175,8 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="skip rows of this commit and device")
     options = parser.parse_args()
     chosen = [name for name in options.only.split(",") if name]
-    done = {(row["potential"], row["system"].split(",")[0]) for row in record.current("accuracy")}
+    target = "accuracy" if options.device == "cpu" else "accuracy_gpu"
+    done = {(row["potential"], row["system"].split(",")[0]) for row in record.current(target)}
     for name, names in POTENTIALS.items():
         path = released.find(options.folder and Path(options.folder), name)
         if path is None:
@@ -187,7 +188,7 @@ def main() -> None:
             if not wanted or (options.resume and (name, system) in done):
                 continue
             if len(structure(system)[1]) <= options.most_atoms:
-                record.update("accuracy", rows_of(name, potential, system), ("potential", "system", "ran_on"))
+                record.update(target, rows_of(name, potential, system), ("potential", "system", "ran_on"))
 
 
 if __name__ == "__main__":
