@@ -211,7 +211,7 @@ def test_ensembles_in_every_form(capsys, tmp_path, potential, other, store):
             ["--model", files[0], "--model", files[1], data],
         )
     ]
-    assert all(one == found[0] for one in found)
+    assert all(one["sets"] == found[0]["sets"] for one in found)
     numbers = found[0]["sets"][store.path.name]
     # The labels are those of the first member, so the mean is off by half of what the second one is.
     assert numbers["forces"]["mae"] == pytest.approx(500 * mae(other, store, np.arange(8))[1], rel=1e-6)

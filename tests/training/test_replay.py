@@ -114,7 +114,7 @@ def test_what_is_replayed_is_forgotten_less(run, world, capsys):
     assert "were not measured: finetune.replay trains and validates such structures too" in said
     _, kept = run("kept", *words, replay=str(world / "old"))
     said = capsys.readouterr().out
-    assert "new frames  forces" in said
+    assert "new frames (test)" in said
     assert "moved by" in said
     base = torchmdx.load(world / "base.safetensors")
     unseen = [frames.system(0) for frames in made_up.frames(10, seed=7)]

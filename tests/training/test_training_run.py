@@ -221,7 +221,7 @@ def test_an_ensemble_is_resumed_with_its_own_seeds_and_size(config, tmp_path, ca
     for said, changes in refusals.items():
         assert run(config, tmp_path / "all", *changes, "--training.epochs", "2", "--resume") == 2
         assert said in capsys.readouterr().err
-        assert {path.name for path in (tmp_path / "all").iterdir()} == {"member-0", "member-1"}
+        assert {path.name for path in (tmp_path / "all").iterdir()} == {"member-0", "member-1", "ensemble.safetensors"}
     assert run(config, tmp_path / "all", *words, "--training.epochs", "2", "--resume") == 0
     assert [len(read_table(tmp_path / "all" / f"member-{k}" / "epochs.csv")["epoch"]) for k in range(2)] == [2, 2]
 

@@ -73,5 +73,6 @@ def geometry(vectors: Tensor) -> tuple[Tensor, Tensor]:
 def embedded(edges: Edges, weights: Tensor, direction: Tensor, at_target: Tensor, at_source: Tensor) -> Tensor:
     """Σ_j f(r_ij) Z_ij (1 + [d_ij]× + (d_ij d_ijᵀ - 1/3)) [N,9,C] from f [E,3,C], d [E,3] and the terms of Z [N,C]."""
     pair = at_target.index_select(0, edges.target) + at_source.index_select(0, edges.source)
+    # shape, not len(): an exported program has any number of atoms.
     messages = to_components(weights * pair[:, None]) * from_direction(direction)[:, :, None]
-    return messages.new_zeros(len(at_target), 9, at_target.shape[1]).index_add(0, edges.target, messages)
+    return messages.new_zeros(at_target.shape[0], 9, at_target.shape[1]).index_add(0, edges.target, messages)
