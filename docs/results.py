@@ -29,7 +29,7 @@ class MarkdownDirective(SphinxDirective):
     classes: tuple[str, ...] = ()
 
     def markdown(self) -> str:
-        raise NotImplementedError
+        raise NotImplementedError("a directive must define markdown()")
 
     def run(self) -> list[nodes.Node]:
         try:

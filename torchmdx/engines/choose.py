@@ -133,7 +133,7 @@ def planned_and_actual(engine: Engine) -> str | None:
 
 
 def ewald_of(engine: Engine) -> str | None:
-    """The Ewald sums of an engine, in words; None if it has none. Their vectors are chosen at the first evaluation."""
+    """The Ewald sums of an engine as text; None if there are none. Their vectors are chosen at the first evaluation."""
     if isinstance(engine, EnsembleEngine):
         return "\n".join(dict.fromkeys(filter(None, map(ewald_of, engine.engines)))) or None
     potential = getattr(engine, "potential", None)

@@ -43,7 +43,7 @@ class Relaxed:
 
 @dataclass(eq=False)
 class RelaxationTask:
-    """A structure on its way. values: its part of the buffers of `Fire`, by name, as NumPy arrays; zero without."""
+    """A structure in relaxation. values: its part of the buffers of `Fire`, by name, as NumPy arrays; zero without."""
 
     index: int
     atoms: Atoms

@@ -97,7 +97,7 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
 def planned(
     num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, *, virials: bool = False
 ) -> tuple[AtomClusters, ClusterKernel]:
-    """The plan for so many atoms on a device, and its kernel.
+    """The plan for a number of atoms on a device, and its kernel.
 
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.

@@ -115,7 +115,7 @@ class AtomClusters:
     def choose(
         cls, num_atoms: int, most_clusters: int, network: ClusterNetwork = USUAL, edges: int = 0
     ) -> AtomClusters | None:
-        """The fastest for so many atoms with so many edges in all, and clusters; None if they do not fit."""
+        """The fastest for these numbers of atoms, edges and clusters; None if they do not fit."""
         per = -(-num_atoms // most_clusters)
         per = next((each for each in COMPILED if each >= per), per)
         most_lanes = 16 if edges > MANY_EDGES * num_atoms else 8

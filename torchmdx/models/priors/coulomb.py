@@ -170,7 +170,7 @@ class Coulomb(Prior):
 
     @property
     def sums(self) -> str | None:
-        """Its Ewald sum, in words; None with a reaction field."""
+        """A description of its Ewald sum; None with a reaction field."""
         split = self.splitting
         if split is None:
             return None

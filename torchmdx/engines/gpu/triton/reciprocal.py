@@ -443,6 +443,6 @@ class DirectReciprocal:
 
     @staticmethod
     def _parts(programs: int, most: int) -> int:
-        """Into how many parts the loops of so many programs are divided, of at most so many rounds."""
+        """The number of parts into which the loops of these programs are divided, with a limit on rounds."""
         wanted = min(MOST_PARTS, most, triton.cdiv(PROGRAMS, max(programs, 1)))
         return max(1, triton.next_power_of_2(max(wanted, 1)))
