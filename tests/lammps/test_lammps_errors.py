@@ -19,7 +19,7 @@ MOVE = "velocity all create 300 1 loop geom\nfix 1 all nve\ntimestep 0.0005\n"
 PROGRAM = """
 import os, sys
 from torchmdx.commands.cli import main
-from torchmdx.lammps.session import Session
+from torchmdx.lammps.session import LammpsSession
 from torchmdx.step.domain_step import DomainStep
 
 calls = 0
@@ -38,7 +38,7 @@ sys.exit(main(["lammps", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("where", ["Session.assign", "DomainStep.__call__", "Session.numbers"])
+@pytest.mark.parametrize("where", ["LammpsSession.assign", "DomainStep.__call__", "LammpsSession.numbers"])
 def test_an_error_of_one_process_ends_all(tmp_path, model, where):
     """The others wait for it at their next exchange of atoms or sums; its message is what the user sees."""
     write(tmp_path, water(8))

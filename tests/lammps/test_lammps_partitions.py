@@ -14,15 +14,15 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 from torchmdx.commands.cli import main
-from torchmdx.lammps.session import Session
+from torchmdx.lammps.session import LammpsSession
 
-made = Session.__init__
+made = LammpsSession.__init__
 
 def recorded(self, settings, local_rank):
     Path(f"place.{os.environ['PMI_RANK']}").write_text(str(local_rank))
     made(self, settings, local_rank)
 
-Session.__init__ = recorded
+LammpsSession.__init__ = recorded
 sys.exit(main(["lammps", *sys.argv[1:]]))
 """
 
