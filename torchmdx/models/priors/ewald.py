@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import shapes_are_fixed
+from torchmdx.models.priors.mesh import Mesh, indices_of
 from torchmdx.structures.cell import complete
 from torchmdx.structures.system import Batch
 
@@ -40,6 +41,8 @@ DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on
 CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
 MOST_CHARGE = 1e-3  # e: of a slab that counts as neutral
 MOST_VECTORS = 2_000_000
+MESH_CUTOFF = 9.0  # Å, of the part over pairs, where the rest is on a mesh
+MOST_WORK = {"cpu": 400_000, "cuda": 4_000_000}  # atoms of a system times vectors, beyond which a mesh is faster
 TWO_PI = 2 * math.pi
 
 
@@ -106,7 +109,8 @@ class KVectors:
 
     indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that
     the list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across;
-    thickest [S] Å: of the slabs that fit there.
+    thickest [S] Å: of the slabs that fit there. With a mesh, the vectors are those of its transform, of one shape for
+    all systems.
     """
 
     splitting: Splitting
@@ -118,10 +122,18 @@ class KVectors:
     margin: float
     periodic: tuple[int, ...]
     has_slabs: bool
+    mesh: Mesh | None = None
+    shape: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
-    def of(cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0) -> KVectors:
-        """The list for a batch with charges [N,M]. Reads the device. margin: by which cells may be stretched later.
+    def of(
+        cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0, method: str = "ewald"
+    ) -> KVectors:
+        """The list for a batch with charges [N,M]. Reads the device.
+
+        Args:
+            margin: By which cells may be stretched later.
+            method: "ewald", "pme", or "auto": the faster of both.
 
         Raises:
             ValueError: Naming the system, for wires and for charged slabs.
@@ -136,17 +148,38 @@ class KVectors:
         lattice = _with_heights(full, pbc, heights)
         has_slabs = bool((pbc.sum(-1) == 2).any())
         periodic = tuple(pbc.any(-1).nonzero()[:, 0].tolist())
+        given = (splitting, cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
+        largest = (
+            float(torch.where(pbc.any(-1), torch.linalg.det(lattice).abs().nan_to_num(), 0.0).max())
+            if periodic
+            else 0.0
+        )
+        atoms = batch.num_atoms / max(len(periodic), 1)
+        if periodic and (method == "pme" or (method == "auto" and takes_mesh(splitting, atoms, largest, device))):
+            mesh = Mesh.of(splitting, DENSITY)
+            shape = mesh.shape(lattice[list(periodic)] * (1 + margin))
+            _require_few(math.prod(shape) // 2, "points", lattice)
+            indices = indices_of(shape, device).expand(batch.num_systems, -1, -1)
+            return cls(splitting, indices, *given[1:], mesh, shape)
         found = [lattice.new_zeros(0, 3)] * batch.num_systems
         for s in periodic:
             found[s] = _half_of(lattice[s], splitting.longest * (1 + margin))
         most = max((len(each) for each in found), default=0)
         indices = torch.stack([torch.nn.functional.pad(each, (0, 0, 0, most - len(each))) for each in found])
-        return cls(splitting, indices.to(device), cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
+        return cls(splitting, indices.to(device), *given[1:])
 
     @property
     def count(self) -> int:
         """The largest number of vectors of a system."""
         return self.indices.shape[1]
+
+    @property
+    def size(self) -> str:
+        """What is summed over, as text."""
+        if self.mesh is None:
+            return f"vectors up to {self.splitting.longest:.2f} 1/Å, {self.count:,} of them"
+        points = " x ".join(map(str, self.shape))
+        return f"a mesh of {points} points, splines of order {self.mesh.order}"
 
     def lattice(self, cell: Tensor) -> Tensor:
         """Cells [S,3,3] that are periodic in three directions, those of slabs with vacuum. Differentiable."""
@@ -190,14 +223,16 @@ class KeptVectors:
     def __init__(self) -> None:
         self.lists: list[KVectors] = []
 
-    def serve(self, batch: Batch, splitting: Splitting, charges: Tensor, overflow: Tensor) -> KVectors:
+    def serve(
+        self, batch: Batch, splitting: Splitting, charges: Tensor, overflow: Tensor, method: str = "ewald"
+    ) -> KVectors:
         """The list for a batch with charges [N,M]; `overflow` [] is set at a replay that the list does not fit."""
         if shapes_are_fixed(batch.positions):
             if not self.lists:
                 raise RuntimeError("an evaluation must have run before it is captured")
             overflow.logical_or_(~self.lists[-1].fits(batch))
         elif not self.lists or self.lists[-1].splitting != splitting or not bool(self.lists[-1].fits(batch)):
-            self.lists.append(KVectors.of(batch, splitting, charges, CELL_MARGIN))
+            self.lists.append(KVectors.of(batch, splitting, charges, CELL_MARGIN, method))
         return self.lists[-1]
 
     @property
@@ -225,11 +260,7 @@ def _half_of(lattice: Tensor, longest: float) -> Tensor:
     """Indices [K,3] of the vectors of one reciprocal lattice up to a length, one of k and -k. Raises ValueError."""
     lengths = torch.linalg.vector_norm(lattice, dim=-1).nan_to_num()
     most = [int(longest * float(length) / TWO_PI) for length in lengths]
-    if (slots := math.prod(2 * number + 1 for number in most)) > MOST_VECTORS * 10:
-        raise ValueError(
-            f"an Ewald sum needs at most {MOST_VECTORS:,} vectors, got a box of {slots:,} for the cell "
-            f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer vectors"
-        )
+    _require_few(math.prod(2 * number + 1 for number in most), "vectors", lattice)
     ranges = [
         torch.arange(first, number + 1, dtype=torch.float64, device=lattice.device)
         for first, number in zip((0, *(-n for n in most[1:])), most, strict=False)
@@ -239,6 +270,20 @@ def _half_of(lattice: Tensor, longest: float) -> Tensor:
     x, y, z = grid.unbind(-1)
     half = (x > 0) | ((x == 0) & ((y > 0) | ((y == 0) & (z > 0))))
     return grid[half & (square <= longest**2)]
+
+
+def _require_few(slots: int, things: str, lattice: Tensor) -> None:
+    if slots > MOST_VECTORS * 10:
+        raise ValueError(
+            f"an Ewald sum needs at most {MOST_VECTORS:,} {things}, got a box of {slots:,} for the cell "
+            f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer {things}"
+        )
+
+
+def takes_mesh(splitting: Splitting, atoms: int, volume: float, device: torch.device) -> bool:
+    """Whether a mesh is faster than a sum over vectors, for the atoms and the volume, Å³, of a system."""
+    vectors = volume * splitting.longest**3 / (12 * math.pi**2)
+    return atoms * vectors > MOST_WORK.get(device.type, MOST_WORK["cuda"])
 
 
 def _thickness(batch: Batch, full: Tensor) -> Tensor:
