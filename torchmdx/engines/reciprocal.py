@@ -29,14 +29,16 @@ from torchmdx.models.priors.reciprocal import (
     MOST_PHASES,
     OnMesh,
     Reciprocal,
+    gather,
     products,
     reciprocal_energies,
     reciprocals,
     rows_of,
-    spread,
 )
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
+
+CACHED = 500_000  # values at points of the grid that stay in the cache of a CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,19 +129,24 @@ def _by_products(
 
 def _on_mesh(system: OnMesh, x: Tensor, q: Tensor, weights: Tensor, forces: bool) -> tuple[Tensor, Tensor, Tensor]:
     """As `_by_products`, on a mesh."""
-    parts, order, seen = system.parts(q), system.order, []
+    most = CACHED if q.device.type == "cpu" else MOST_PHASES
+    parts, order, seen = system.parts(q, most), system.order, []
     grid = q.new_zeros(math.prod(system.shape), q.shape[1])
     for part in parts:
         points, fractions = system.support(x[part])
         factors = splines(order, fractions)
         seen.append((points, fractions, factors, products(factors).to(q.dtype)))
-        grid = spread(grid, points, seen[-1][3][..., None] * q[part, None])
+        values = (seen[-1][3][..., None] * q[part, None]).flatten(0, 1)
+        if q.is_cuda:  # index_add would add in any order
+            grid.index_put_((points.flatten(),), values, accumulate=True)
+        else:
+            grid.index_add_(0, points.flatten(), values)
     grid, waves = system.convolved(grid)
-    power = system.amplitudes()[0].to(q.dtype) * ((waves.real**2 + waves.imag**2) @ weights)
+    power = system.amplitudes()[0].to(q.dtype) * (weights @ (waves.real**2 + waves.imag**2))
     potentials, slope = torch.empty_like(q), x.new_zeros(len(x), 3, dtype=torch.float64)
     to_steps = torch.stack([points * row for points, row in zip(system.shape, system.dual, strict=True)])
     for part, (points, fractions, factors, values) in zip(parts, seen, strict=True):
-        near = grid[points]
+        near = gather(grid, points)
         potentials[part] = (values[:, None] @ near)[:, 0]
         if forces:
             along, slopes = near @ (q[part] * weights)[:, :, None], spline_slopes(order, fractions)

@@ -84,6 +84,19 @@ def spline_slopes(order: int, fraction: Tensor) -> Tensor:
     return torch.nn.functional.pad(below, (0, 1)) - torch.nn.functional.pad(below, (1, 0))
 
 
+def polynomials(order: int) -> Tensor:
+    """Coefficients [2,p,p] float64 of wⁿ in `splines` and `spline_slopes`."""
+    found = torch.zeros(2, order, order, dtype=torch.float64, device=CPU)
+    for d in range(order):
+        # M_p(w + d) = Σ_k (-1)^k C(p,k) (w + d - k)^(p-1) / (p - 1)!, over k up to d
+        for k in range(d + 1):
+            for n in range(order):
+                term = math.comb(order, k) * math.comb(order - 1, n) * (d - k) ** (order - 1 - n)
+                found[0, d, n] += (-1) ** k * term / math.factorial(order - 1)
+    found[1, :, :-1] = found[0, :, 1:] * torch.arange(1, order, dtype=torch.float64, device=CPU)
+    return found
+
+
 def wave_amplitudes(order: int, points: int, device: torch.device) -> Tensor:
     """b(n)² [K] float64 in the order of a transform; zero for the wave at the end, whose sign is not known."""
     knots = splines(order, torch.zeros((), dtype=torch.float64, device=device))[1:]

@@ -121,22 +121,22 @@ class OnMesh(Reciprocal):
         points = (x[:, :, None, None] * self.shape[1] + y[:, None, :, None]) * self.shape[2] + z[:, None, None, :]
         return points.flatten(1), steps - first
 
-    def parts(self, charges: Tensor) -> list[slice]:
-        """Of the atoms with charges [N,M], few enough at a time."""
-        width = max(1, MOST_PHASES // (self.order**3 * charges.shape[1]))
+    def parts(self, charges: Tensor, most: int) -> list[slice]:
+        """Of the atoms with charges [N,M], with at most so many values at their points."""
+        width = max(1, most // (self.order**3 * charges.shape[1]))
         return [slice(first, first + width) for first in range(0, len(charges), width)]
 
     def convolved(self, spread: Tensor) -> tuple[Tensor, Tensor]:
-        """(potentials [G,M] on the grid of spread charges [G,M], their transform [K,M])."""
-        waves = torch.fft.rfftn(spread.unflatten(0, self.shape), dim=(0, 1, 2))
+        """(potentials [G,M] on the grid of spread charges [G,M], their transform [M,K])."""
+        waves = torch.fft.rfftn(spread.T.contiguous().unflatten(1, self.shape), dim=(1, 2, 3))
         amplitudes = (self.amplitudes()[0] / self.times).to(spread.dtype)
-        product = waves * amplitudes.reshape(*waves.shape[:3], 1)
+        product = waves * amplitudes.reshape(waves.shape[1:])
         # Not divided by the number of points.
-        grid = torch.fft.irfftn(product, s=self.shape, dim=(0, 1, 2), norm="forward")
-        return grid.flatten(0, 2), waves.flatten(0, 2)
+        grid = torch.fft.irfftn(product, s=self.shape, dim=(1, 2, 3), norm="forward")
+        return grid.flatten(1).T.contiguous(), waves.flatten(1)
 
     def potentials(self, positions: Tensor, charges: Tensor) -> Tensor:
-        parts = self.parts(charges)
+        parts = self.parts(charges, MOST_PHASES)
 
         def run(step: Callable[..., Tensor], *given: Tensor) -> Tensor:
             if len(parts) == 1:
@@ -157,7 +157,7 @@ class OnMesh(Reciprocal):
     def _gathered(self, grid: Tensor, positions: Tensor) -> Tensor:
         points, fractions = self.support(positions)
         weights = products(splines(self.order, fractions)).to(grid.dtype)
-        return (weights[:, None] @ grid[points])[:, 0]
+        return (weights[:, None] @ gather(grid, points))[:, 0]
 
 
 def spread(grid: Tensor, points: Tensor, values: Tensor) -> Tensor:
@@ -165,6 +165,13 @@ def spread(grid: Tensor, points: Tensor, values: Tensor) -> Tensor:
     if values.is_cuda:  # index_add would add in any order
         return grid.index_put((points.flatten(),), values.flatten(0, 1), accumulate=True)
     return grid.index_add(0, points.flatten(), values.flatten(0, 1))
+
+
+def gather(grid: Tensor, points: Tensor) -> Tensor:
+    """Values [N,p³,M] of a grid [G,M] at points [N,p³], whose derivative is summed in a fixed order."""
+    if grid.is_cuda:
+        return grid[points]
+    return grid.index_select(0, points.flatten()).unflatten(0, points.shape)
 
 
 def products(factors: Tensor) -> Tensor:
