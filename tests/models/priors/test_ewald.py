@@ -166,7 +166,10 @@ def test_far_too_many_vectors_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(periodic="p3m"), "periodic of the prior coulomb must be one of reaction_field, ewald, pme, auto, got 'p3m'"),
+        (
+            dict(periodic="p3m"),
+            "periodic of the prior coulomb must be one of reaction_field, ewald, pme, auto, got 'p3m'",
+        ),
         (dict(accuracy=0.0), "accuracy of the prior coulomb must be from 1e-13 to 0.01, got 0.0"),
         (dict(accuracy=True), "accuracy of the prior coulomb must be from 1e-13 to 0.01, got True"),
         (

@@ -42,7 +42,7 @@ CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
 MOST_CHARGE = 1e-3  # e: of a slab that counts as neutral
 MOST_VECTORS = 2_000_000
 MESH_CUTOFF = 9.0  # Å, of the part over pairs, where the rest is on a mesh
-MOST_WORK = {"cpu": 400_000, "cuda": 4_000_000}  # atoms of a system times vectors, beyond which a mesh is faster
+MOST_WORK = 4_000_000  # atoms of a system times vectors, beyond which a mesh is faster
 TWO_PI = 2 * math.pi
 
 
@@ -149,13 +149,9 @@ class KVectors:
         has_slabs = bool((pbc.sum(-1) == 2).any())
         periodic = tuple(pbc.any(-1).nonzero()[:, 0].tolist())
         given = (splitting, cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
-        largest = (
-            float(torch.where(pbc.any(-1), torch.linalg.det(lattice).abs().nan_to_num(), 0.0).max())
-            if periodic
-            else 0.0
-        )
-        atoms = batch.num_atoms / max(len(periodic), 1)
-        if periodic and (method == "pme" or (method == "auto" and takes_mesh(splitting, atoms, largest, device))):
+        if periodic and (
+            method == "pme" or (method == "auto" and _is_large(batch, lattice[list(periodic)], splitting))
+        ):
             mesh = Mesh.of(splitting, DENSITY)
             shape = mesh.shape(lattice[list(periodic)] * (1 + margin))
             _require_few(math.prod(shape) // 2, "points", lattice)
@@ -280,10 +276,16 @@ def _require_few(slots: int, things: str, lattice: Tensor) -> None:
         )
 
 
-def takes_mesh(splitting: Splitting, atoms: int, volume: float, device: torch.device) -> bool:
+def _is_large(batch: Batch, lattices: Tensor, splitting: Splitting) -> bool:
+    """Whether a mesh is faster for periodic systems with these lattices, as judged by their mean size."""
+    volume = float(torch.linalg.det(lattices).abs().nan_to_num().mean())
+    return takes_mesh(splitting, batch.num_atoms / len(lattices), volume)
+
+
+def takes_mesh(splitting: Splitting, atoms: float, volume: float) -> bool:
     """Whether a mesh is faster than a sum over vectors, for the atoms and the volume, Å³, of a system."""
     vectors = volume * splitting.longest**3 / (12 * math.pi**2)
-    return atoms * vectors > MOST_WORK.get(device.type, MOST_WORK["cuda"])
+    return atoms * vectors > MOST_WORK
 
 
 def _thickness(batch: Batch, full: Tensor) -> Tensor:
