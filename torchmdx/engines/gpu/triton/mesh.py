@@ -1,8 +1,8 @@
 """The sum over the reciprocal lattice on a mesh: charges are spread, transformed, and potentials gathered.
 
 For `DirectReciprocal`, with the same charges and results. Atoms are sorted by the tile of the grid that they are in, so
-that each point sums the charges of the atoms near it, in a fixed order. Transforms are those of cuFFT. P is the order of
-the splines, G the number of points of the grid, K that of its half transform, B the number of periodic systems.
+that each point sums the charges of the atoms near it, in a fixed order. Transforms are those of cuFFT. P is the order
+of the splines, G the number of points of the grid, K that of its half transform, B the number of periodic systems.
 
 ::
 
