@@ -6,9 +6,9 @@
 FILE: a TensorNet2 with a Coulomb prior, such as AceFF-2.0; without it random weights with as many sets of charges.
 float32, on the GPU or the CPU. ms: of CUDA events around a replay, or of evaluations on a CPU, all variants in turn,
 medians (of a CPU the least, as other programs may run); search and copies included. share: part of the step that the
-prior takes, from the step without it. reciprocal_ms: an Ewald sum over vectors alone, in torch. field_error: force error
-of a reaction field of 10 Å, and force_error that of the step, relative to the forces of a step with an Ewald sum of
-accuracy 1e-9, or beyond 3,000 atoms with a mesh of accuracy 1e-7. Ewald sums of --cutoffs up to 3,000 atoms.
+prior takes, from the step without it. reciprocal_ms: an Ewald sum over vectors alone, in torch. field_error: force
+error of a reaction field of 10 Å, and force_error that of the step, relative to the forces of a step with an Ewald sum
+of accuracy 1e-9, or beyond 3,000 atoms with a mesh of accuracy 1e-7. Ewald sums of --cutoffs up to 3,000 atoms.
 asked_share: the goal.
 """
 
