@@ -18,7 +18,6 @@ from torchmdx.checkpoints.save_load import load_one
 from torchmdx.commands.demo_run.molecule import DemoMolecule
 from torchmdx.commands.demo_run.pictures import draw_ramachandran
 from torchmdx.commands.demo_run.torsions import PHI, PSI
-from torchmdx.commands.options import coulomb_treatment
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.log import Log, LogRow, columns_of, read_log
@@ -78,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
     device = choose_device(options.device, "--device")
-    potential = load_one(options.model, dtype=torch.float32, device=device, **coulomb_treatment(options))
+    treatment = {name: getattr(options, name) for name in ("coulomb_cutoff", "coulomb", "coulomb_accuracy")}
+    potential = load_one(options.model, dtype=torch.float32, device=device, **treatment)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     demo = Run(options, DemoMolecule(folder / f"{NAME}.start.pdb"), potential, folder)
