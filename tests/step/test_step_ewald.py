@@ -7,7 +7,7 @@ from model_kinds import coulomb
 
 from torchmdx import Batch, CapturedStep, Ensemble, Potential, System, evaluate
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff, with_tight_sums
-from torchmdx.models.priors.ewald import MESH_CUTOFF
+from torchmdx.models.priors.splitting import MESH_CUTOFF
 from torchmdx.step import audit
 
 ACCURACY = 1e-4

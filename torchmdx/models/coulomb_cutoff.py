@@ -13,8 +13,8 @@ import torch
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import MOST_ACCURATE, Coulomb, CoulombConfig
-from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
-from torchmdx.models.priors.ewald import MESH_CUTOFF, Splitting, takes_mesh
+from torchmdx.models.priors.splitting import DEFAULT_CUTOFF as EWALD_CUTOFF
+from torchmdx.models.priors.splitting import MESH_CUTOFF, Splitting, takes_mesh
 from torchmdx.structures.cell import volume
 from torchmdx.structures.system import Batch
 

@@ -10,10 +10,11 @@ import torch
 from test_reciprocal import SLAB, ions, only
 
 from torchmdx import Batch, System, evaluate
-from torchmdx.models.priors import ewald
-from torchmdx.models.priors.ewald import KVectors, Splitting
+from torchmdx.models.priors import splitting as splittings
+from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.mesh import Mesh, polynomials, relative_error, spline_slopes, splines, wave_amplitudes
 from torchmdx.models.priors.reciprocal import reciprocal_energies
+from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.units import COULOMB
 
 
@@ -62,13 +63,13 @@ def test_a_slab_is_its_ewald_sum():
 
 
 def test_a_finer_grid_and_a_higher_order_are_more_accurate():
-    errors = [relative_error(order, 0.7, 0.38, 0.1) for order in (4, 5, 6, 7, 8)]
+    errors = [relative_error(order, 0.7, 0.38) for order in (4, 5, 6, 7, 8)]
     assert errors == sorted(errors, reverse=True)
-    assert relative_error(6, 0.5, 0.38, 0.1) < relative_error(6, 0.7, 0.38, 0.1) / 5
+    assert relative_error(6, 0.5, 0.38) < relative_error(6, 0.7, 0.38) / 5
     # Without aliases the largest wave decides, as Kolafa and Perram estimate it for all directions.
     last = math.pi / 1.1
     beyond = 2 * math.sqrt(2) * 0.38 / math.sqrt(last) * math.exp(-((last / 0.76) ** 2)) * 0.1 ** (-1 / 6)
-    assert 0.1 * beyond < relative_error(200, 1.1, 0.38, 0.1) < beyond
+    assert 0.1 * beyond < relative_error(200, 1.1, 0.38) < beyond
 
 
 def test_numbers_of_points_are_quick_to_transform():
@@ -156,11 +157,11 @@ def test_the_faster_of_both_is_taken(monkeypatch):
     few = found("auto")
     work = few.count * batch.num_atoms
     assert few.mesh is None
-    assert found("pme").mesh == Mesh.of(splitting, ewald.DENSITY)
-    monkeypatch.setattr(ewald, "MOST_WORK", int(0.9 * work))
+    assert found("pme").mesh == Mesh.of(splitting)
+    monkeypatch.setattr(splittings, "MOST_WORK", int(0.9 * work))
     assert found("auto").mesh is not None
     assert found("ewald").mesh is None
-    monkeypatch.setattr(ewald, "MOST_WORK", int(1.2 * work))
+    monkeypatch.setattr(splittings, "MOST_WORK", int(1.2 * work))
     assert found("auto").mesh is None
     large = Batch.of(System.create([[0.0, 0, 0]], [11], 3000.0 * np.eye(3), True))
     with pytest.raises(ValueError, match="needs at most 2,000,000 points, got a box of"):

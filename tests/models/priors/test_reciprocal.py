@@ -15,8 +15,9 @@ from ase.build import bulk
 from torchmdx import Batch, Potential, System, TensorNetConfig, evaluate
 from torchmdx.models.priors import reciprocal
 from torchmdx.models.priors.coulomb import CoulombConfig
-from torchmdx.models.priors.ewald import KVectors, Splitting
+from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.reciprocal import reciprocal_energies
+from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.units import COULOMB
 
 BARE = (0.05, 0.1)  # a switch that is over where atoms begin

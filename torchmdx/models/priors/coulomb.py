@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
-from torchmdx.models.priors.ewald import KeptVectors, KVectors, Splitting
+from torchmdx.models.priors.ewald import KeptVectors, KVectors
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.models.priors.reciprocal import reciprocal_energies
+from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import COULOMB
 

@@ -20,13 +20,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from torchmdx.models.priors.ewald import Splitting
+from torchmdx.models.priors.splitting import DENSITY, Splitting
 
 CPU = torch.device("cpu")
 ORDERS = (4, 5, 6, 7, 8)
@@ -46,11 +44,11 @@ class Mesh:
 
     @classmethod
     @functools.lru_cache(maxsize=256)
-    def of(cls, splitting: Splitting, density: float) -> Mesh:
-        """The cheapest mesh whose error is at most that of the sum over pairs. density: atoms per Å³."""
+    def of(cls, splitting: Splitting) -> Mesh:
+        """The cheapest mesh whose error is at most that of the sum over pairs."""
         allowed = splitting.accuracy / math.sqrt(2) / MARGIN
-        found = [cls(order, _spacing(order, splitting.alpha, allowed, density)) for order in ORDERS]
-        return min(found, key=lambda mesh: mesh.order**3 + POINT_COST / (density * mesh.spacing**3))
+        found = [cls(order, _spacing(order, splitting.alpha, allowed)) for order in ORDERS]
+        return min(found, key=lambda mesh: mesh.order**3 + POINT_COST / (DENSITY * mesh.spacing**3))
 
     def shape(self, lattices: Tensor) -> tuple[int, int, int]:
         """Points along each axis, for the largest of some cells [S,3,3]. Reads the device."""
@@ -121,16 +119,16 @@ def _good(fewest: int) -> int:
         number += MULTIPLE
 
 
-def _spacing(order: int, alpha: float, allowed: float, density: float) -> float:
+def _spacing(order: int, alpha: float, allowed: float) -> float:
     """The largest spacing, Å, whose estimated error is allowed."""
     low, high = 0.02 / alpha, 4.0 / alpha
     for _ in range(16):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if relative_error(order, middle, alpha, density) <= allowed else (low, middle)
+        low, high = (middle, high) if relative_error(order, middle, alpha) <= allowed else (low, middle)
     return low
 
 
-def relative_error(order: int, spacing: float, alpha: float, density: float) -> float:
+def relative_error(order: int, spacing: float, alpha: float) -> float:
     """Root mean square error of forces, relative to the forces of neighbours as in `Splitting.of`, for a large cell.
 
     A wave k appears on the grid as k' = k + 2π m / h, m = ±1, ±2, along each axis, with the amplitude c = (k / k')^p.
@@ -152,4 +150,4 @@ def relative_error(order: int, spacing: float, alpha: float, density: float) -> 
             seen = seen + 4 * square * c.sum(-1, keepdim=True) ** 2
         area = 2 * (width / NODES) * (reach / NODES) * 2 * math.pi * across
         total += float((area * seen * torch.exp(-square / (2 * alpha**2)) / square**2).sum())
-    return math.sqrt(3 * total * 2 / math.pi) * density ** (-1 / 6)
+    return math.sqrt(3 * total * 2 / math.pi) * DENSITY ** (-1 / 6)

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from torchmdx.models.priors.base import shapes_are_fixed
-from torchmdx.models.priors.ewald import TWO_PI, KVectors, Splitting, dual
+from torchmdx.models.priors.ewald import TWO_PI, KVectors, dual
 from torchmdx.models.priors.mesh import splines, wave_amplitudes
+from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.cell import volume
 from torchmdx.structures.system import Batch
 
