@@ -90,13 +90,13 @@ def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     size = counted(len(atoms), "atom")
     print(f"{atoms.get_chemical_formula()}: {size}, {record.charge_text}; {options.dtype} on {name}")
     compared = 0 < len(atoms) <= MOST_COMPARED
-    exact = exact_results(potential, Batch.from_systems([system]).to(device))["forces"] if compared else None
+    exact = exact_results(potential, Batch.from_systems([system]).to(device))["forces"].cpu() if compared else None
     heads = ("ms a step", "µs an atom", "ns/day, 1 fs", "memory / MiB", "force error")
     print(f"{'mode':<8}" + "".join(f"{head:>14}" for head in heads))
     rows: list[dict[str, Any]] = []
     for mode in ("eager", "graph") if device.type == "cuda" else ("eager",):
         step = CapturedStep(potential, system, mode=mode, skin=options.skin, precision=options.dtype)
-        forces = step(atoms.positions).forces.to(device)
+        forces = torch.as_tensor(step(atoms.positions).forces)
         error = None if exact is None else relative_error(forces, exact)
         seconds = median_seconds(lambda step=step: step(atoms.positions, copy=False))  # type: ignore[misc]
         report = step.report()
