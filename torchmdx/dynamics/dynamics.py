@@ -141,8 +141,7 @@ class Dynamics:
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
             self._allocate(fast, barostat is not None, settings)
-            exchange = self.exchange if exchange_on_device else None
-            self.loop = self._loop(motion, start, steps_per_replay, mode, exchange)
+            self.loop = self._loop(motion, start, steps_per_replay, mode, self.exchange if exchange_on_device else None)
         else:
             from torchmdx.dynamics.process_loop import ProcessLoop
 
