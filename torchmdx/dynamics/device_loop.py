@@ -8,11 +8,10 @@ step before, or it raises the error that a captured step raises.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,23 +21,15 @@ from torch import Tensor
 from torchmdx.dynamics.barostat import volumes
 from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
+from torchmdx.dynamics.device_repairs import Repairs
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
-from torchmdx.dynamics.frame import frame_of, set_frame
+from torchmdx.dynamics.frame import set_frame
 from torchmdx.dynamics.motion import Motion
-from torchmdx.dynamics.multiple_steps import disagreement, of_fast_potential, worst_atom
 from torchmdx.dynamics.replays import Replays
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.runtime.kernel_compile import run_compiled
-from torchmdx.step.audit import require_finite
-from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
-from torchmdx.step.captured_step import MOST_ROUNDS, CapturedStep
-from torchmdx.step.change import fall_back, gave_up, grow, refresh, settle
-from torchmdx.step.device_memory import memory_explained
-from torchmdx.step.results import NonFiniteError, SpreadError, StepResult
-from torchmdx.step.spread_limit import at_step, require_agreement
-
-log = logging.getLogger(__name__)
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.change import fall_back
 
 Floats = NDArray[np.float64]
 
@@ -81,32 +72,32 @@ class DeviceLoop:
         exchange: TemperatureExchange | None = None,
         fast: CapturedStep | None = None,
     ) -> None:
-        self.step, self.motion, self.device, self.num_small_blocks = step, motion, step.device, 0
+        self.step, self.motion, self.device = step, motion, step.device
         self.steps = [step, *([] if fast is None else [fast])]
         self.state = DeviceState(motion, self.device)
         self.blocks = None if fast is None else DeviceBlocks(self.state, motion, step, fast)
         self._slots: deque[Tensor] = deque()
-        self._rounds = 0
         self.exchanges = exchange is not None
         self.exchange = None if exchange is None else DeviceExchange(exchange, self.state, motion.temperatures)
         size = max(1, steps_per_replay // motion.inner)
         self.replays = Replays(step, self.state, size, mode, self.exchange, self.blocks)
+        self.repairs = Repairs(self.steps, self.state, self.blocks, self.replays, motion)
         self._first_evaluations(positions, velocities, cell)
-        self._frames = [frame_of(each) for each in self.steps]
+        self.repairs.find_frames()
         # The frame is chosen, and exchanges are attempted, at the end of replays.
         self._refresh_every = math.lcm(REFRESH_EVERY, motion.inner)
         self._boundaries = (self._refresh_every, *(() if exchange is None else (exchange.every,)))
-        self._require_agreement_of_potentials()
+        self.repairs.require_first_agreement()
 
     def _first_evaluations(self, positions: Floats, velocities: Floats, cell: Floats) -> None:
         """Through the captured steps themselves, which makes room for the edges; then the audit of any capture."""
         step, motion = self.step, self.motion
         given = torch.as_tensor(positions, device=self.device), torch.as_tensor(cell, device=self.device)
-        first = self._evaluation(0, *given)
+        first = self.repairs.evaluation(0, *given)
         if self.replays.captured and (reason := step._judge("device")) is not None:
             self.replays.refuse(reason)
             fall_back(step, reason)
-            first = self._evaluation(0, *given)
+            first = self.repairs.evaluation(0, *given)
         added, pull, virial = np.zeros(len(cell)), np.zeros_like(positions), np.full(len(cell), np.nan)
         if motion.barostat is not None:
             stress = torch.as_tensor(first.stress).cpu().numpy()
@@ -132,6 +123,10 @@ class DeviceLoop:
     def num_recoveries(self) -> int:
         return sum(step.num_recoveries for step in self.steps)
 
+    @property
+    def num_small_blocks(self) -> int:
+        return self.repairs.num_small_blocks
+
     def close(self) -> None:
         """Nothing to end."""
 
@@ -141,7 +136,7 @@ class DeviceLoop:
 
     def set_motion(self, motion: Motion) -> None:
         """Takes other temperatures."""
-        self.motion = motion
+        self.motion = self.repairs.motion = motion
         self.state.thermal.copy_(torch.as_tensor(motion.thermal()))
         if self.blocks is not None:
             self.blocks.set_motion(motion)
@@ -156,7 +151,7 @@ class DeviceLoop:
         """
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()
-        self._resume()
+        self.repairs.resume()
         if self.exchange is not None:
             self.exchange.launch()  # unless an interruption came between a step and its attempts, there are none
         planned = self.num_steps
@@ -173,13 +168,13 @@ class DeviceLoop:
             oldest = pending.popleft()
             found = self._receive(oldest)
             if found.step == oldest.stop:
-                self._rounds = 0
+                self.repairs.rounds = 0
                 yield found
             else:
                 waiting.extendleft(reversed([oldest.stop, *(item.stop for item in pending)]))
                 self._slots.extend(item.block for item in pending)
                 pending.clear()
-                self._resume()
+                self.repairs.resume()
                 planned = self.num_steps
 
     def snapshot(self) -> Snapshot:
@@ -188,7 +183,7 @@ class DeviceLoop:
     def restore(self, given: Snapshot) -> None:
         positions = torch.as_tensor(given.positions, device=self.device)
         cell = torch.as_tensor(given.cell, device=self.device)
-        self._evaluation(given.step, positions, cell)  # raises before anything has changed
+        self.repairs.evaluation(given.step, positions, cell)  # raises before anything has changed
         energies = (given.energy, given.restraint_energy, given.virial)
         self._set(given.step, given.positions, given.velocities, given.forces, *energies, given.cell)
         if self.blocks is not None:
@@ -197,7 +192,7 @@ class DeviceLoop:
                 self.state.fast_forces.copy_(torch.as_tensor(given.fast_forces))
                 set_frame(self.blocks.fast, given.fast_frame)
         set_frame(self.step, given.frame)
-        self._frames, self._rounds = [frame_of(step) for step in self.steps], 0
+        self.repairs.find_frames()
 
     def set_velocities(self, velocities: Floats) -> None:
         self.state.velocities.copy_(torch.as_tensor(velocities))
@@ -211,10 +206,10 @@ class DeviceLoop:
             self.replays.launch((boundary - planned) // self.motion.inner)
             planned = boundary
             if planned % self._refresh_every == 0:
-                if self.num_steps != planned or self._halted():
+                if self.num_steps != planned or self.repairs.halted():
                     return
                 for step in self.steps:
-                    self._choose_frame(step, self.state.positions)
+                    self.repairs.choose_frame(step, self.state.positions)
 
     def _request(self, stop: int) -> _Pending:
         """Queues the copy of the state to the host."""
@@ -229,7 +224,7 @@ class DeviceLoop:
         if on_gpu:
             done = torch.cuda.Event()
             done.record(torch.cuda.current_stream(self.device))
-        return _Pending(stop, block, exchange, done, self._frames)
+        return _Pending(stop, block, exchange, done, self.repairs.frames)
 
     def _receive(self, pending: _Pending) -> Snapshot:
         """Waits for a copy, and frees its memory for the next one."""
@@ -237,7 +232,14 @@ class DeviceLoop:
             pending.done.synchronize()
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
         energies = ("energy", "restraint_energy", "virial", "energy_spread", "largest_force_spread")
-        names = (*energies, "cell", "positions", "velocities", "forces", *(("fast_forces",) * (self.blocks is not None)))
+        names = (
+            *energies,
+            "cell",
+            "positions",
+            "velocities",
+            "forces",
+            *(("fast_forces",) * (self.blocks is not None)),
+        )
         self._slots.append(pending.block)
         if self.exchange is not None and pending.exchange is not None:
             self.motion = self.motion.at(self.exchange.received(pending.exchange))
@@ -252,137 +254,6 @@ class DeviceLoop:
             inner=self.motion.inner,
             **dict(zip(names, arrays, strict=True)),
         )
-
-    # -- repairs -----------------------------------------------------------------------------------------------------
-
-    def _resume(self) -> None:
-        """If the run has halted, repairs the cause, or raises it; settles what an interruption left."""
-        with memory_explained(self.step.batch, self.device):
-            if any(step.unsettled for step in self.steps):
-                self.replays.drop()
-                for step in self.steps:
-                    settle(step, "device")
-            if not self._halted():
-                return
-            if (barostat := self.motion.barostat) is not None:
-                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
-            inner_bad = self.blocks is not None and self._verdict() == 1
-            step = self.steps[1 if inner_bad else 0]
-            flags = step.buffers.outputs["flags"].cpu().numpy()
-            self._rounds += 1
-            if self._rounds > MOST_ROUNDS:
-                raise RuntimeError(f"step {self.num_steps + 1} failed {MOST_ROUNDS} times: {flags.tolist()}")
-            if not self._repaired(step, flags):
-                self._rounds = 0
-                self.state.control[1] = 0  # the next run tries that step again
-                self._raise(step, flags)
-                if self.blocks is not None:
-                    self._take_small_steps()
-            self.state.control[1] = 0
-
-    def _repaired(self, step: CapturedStep, flags: NDArray[np.int64]) -> bool:
-        """Whether the cause of a halt has been removed: of flags of an evaluation of this step."""
-        if flags[FAR] and not flags[NOT_FINITE]:
-            self._choose_frame(step, step.buffers.inputs["positions"])
-        elif flags[OVERFLOW]:
-            log.info("step %d: the neighbour list grows", self.num_steps + 1)
-            self.replays.drop()  # before the buffers that they use are replaced
-            grow(step, int(flags[NEEDED]))
-        elif flags[NOT_FINITE] and gave_up(step):
-            self.replays.drop()
-            settle(step, "device")
-        else:
-            return False
-        return True
-
-    def _raise(self, step: CapturedStep, flags: NDArray[np.int64]) -> None:
-        """The error of flags that cannot be repaired, or of potentials that disagree, unless small steps may follow."""
-        if flags[NOT_FINITE] and self.motion.restraints is not None:
-            self.motion.restraints.require_gradients(step.buffers.inputs["positions"].cpu().numpy())
-        number = self.num_steps + self.motion.inner
-        if step is not self.step and self.blocks is not None:
-            number = int(self.blocks.quick.control[0]) + 1
-        try:
-            require_finite(flags, number, step.search.edges, step.buffers, step.ordered)
-        except NonFiniteError as error:
-            raise (error if step is self.step else of_fast_potential(error)) from None
-        self._require_agreement(flags)
-        if self.blocks is not None:
-            found = self.step.buffers.outputs["forces"] - self.blocks.quick.forces
-            self._require_agreement_of_potentials(number, found)
-
-    def _require_agreement_of_potentials(self, number: int = 0, difference: Tensor | None = None) -> None:
-        """Raises DisagreementError, unless small steps may follow; difference: None takes that of the state."""
-        if self.blocks is None or (multiple := self.motion.multiple_steps) is None:
-            return
-        own = (self.state.forces - self.state.fast_forces).cpu().numpy()
-        limits = self.blocks.limits.cpu().numpy()
-        at = self.num_steps
-        if worst_atom(own, limits) is None and difference is not None:
-            own, at = difference.cpu().numpy(), number
-        if worst_atom(own, limits) is None:
-            return
-        error = disagreement(at, own, limits, self.motion.particles.starts)
-        if not multiple.small_steps:
-            raise error
-        log.warning("%s", error)
-
-    def _verdict(self) -> int:
-        """What the inner steps have found, which is forgotten."""
-        assert self.blocks is not None
-        found = int(self.blocks.verdict[0])
-        self.blocks.verdict.zero_()
-        return found
-
-    def _take_small_steps(self) -> None:
-        """Replaces the steps at which the potentials disagree by such with the full potential alone."""
-        assert self.blocks is not None
-        first, last = self.num_steps + 1, self.num_steps + self.motion.inner
-        log.warning("steps %d to %d are taken with the full potential alone", first, last)
-        for _ in range(MOST_ROUNDS):
-            self.state.control[1] = 0
-            self.step.unsettled = True
-            run_compiled(self.blocks.launch_small, self.device)
-            self.step.unsettled = False
-            self._verdict()
-            if not self._halted():
-                self.blocks.set_fast_forces()
-                self.num_small_blocks += 1
-                return
-            flags = self.step.buffers.outputs["flags"].cpu().numpy()
-            if not self._repaired(self.step, flags):
-                self.state.control[1] = 0
-                require_finite(flags, last, self.step.search.edges, self.step.buffers, self.step.ordered)
-                self._require_agreement(flags)
-        raise RuntimeError(f"step {first} failed {MOST_ROUNDS} times")
-
-    def _evaluation(self, number: int, positions: Tensor, cell: Tensor) -> StepResult:
-        """The result of the potential, which stays in the buffers. Raises SpreadError, with the step."""
-        try:
-            return self.step(positions, cell)
-        except SpreadError as error:
-            raise at_step(error, number, self.motion.particles.starts) from None
-
-    def _require_agreement(self, flags: NDArray[np.int64]) -> None:
-        """Raises SpreadError, with the step and the forces of the potential alone, if a step has halted for it."""
-        try:
-            require_agreement(flags, self.step.batch, self.step.buffers)
-        except SpreadError as error:
-            if error.frame is not None and self.motion.restraints is not None:
-                _, added, _ = self.motion.restraints.evaluate(self.step.buffers.inputs["positions"].cpu().numpy())
-                own = self.motion.particles.system == error.structure
-                error.frame = replace(error.frame, forces=error.frame.forces - added[own])
-            raise at_step(error, self.num_steps + self.motion.inner, self.motion.particles.starts) from None
-
-    def _halted(self) -> bool:
-        return bool(self.state.control[1])
-
-    def _choose_frame(self, step: CapturedStep, positions: Tensor) -> None:
-        inputs = step.buffers.inputs["positions"]
-        if positions is not inputs:
-            inputs.copy_(positions)
-        refresh(step, "device")
-        self._frames = [frame_of(each) for each in self.steps]
 
     def _set(self, number: int, *given: Tensor | Floats) -> None:
         """given: positions, velocities, forces, energy, restraint energy, virial and cell."""

@@ -201,7 +201,7 @@ class HostLoop:
         if multiple is None or state.fast_forces is None:
             return True
         difference = state.forces - state.fast_forces
-        if worst_atom(difference, self._limits) is None:
+        if worst_atom(difference, self._limits)[1] <= 1:
             return True
         error = disagreement(number, difference, self._limits, self.motion.particles.starts)
         if not multiple.small_steps:

@@ -102,17 +102,16 @@ def require_multiple(name: str, steps: int, inner: int) -> None:
         raise ValueError(f"{name} must be a multiple of inner={inner} steps, got {steps}")
 
 
-def worst_atom(difference: Floats, limits: Floats) -> int | None:
-    """The atom whose forces differ [N,3] most beyond its limit; None if all agree."""
+def worst_atom(difference: Floats, limits: Floats) -> tuple[int, float]:
+    """The atom whose forces differ [N,3] most in terms of its limit, and the ratio, > 1 if they disagree."""
     ratio = np.sqrt((difference * difference).sum(-1)) / limits
-    worst = int(np.argmax(ratio))
-    return worst if ratio[worst] > 1 else None
+    atom = int(np.argmax(ratio))
+    return atom, float(ratio[atom])
 
 
 def disagreement(number: int, difference: Floats, limits: Floats, starts: NDArray[np.int64]) -> DisagreementError:
-    """The error of step `number` with these differences [N,3], at least one of which exceeds its limit."""
-    atom = worst_atom(difference, limits)
-    assert atom is not None
+    """The error of step `number` with these differences [N,3], one of which exceeds its limit."""
+    atom, _ = worst_atom(difference, limits)
     structure = int(np.searchsorted(starts, atom, side="right")) - 1
     where = f"atom {atom - int(starts[structure])}" + f" of structure {structure}" * (len(starts) > 2)
     found, most = float(np.linalg.norm(difference[atom])), float(limits[atom])
