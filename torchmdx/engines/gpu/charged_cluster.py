@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 MAIN, HEADER = "charged_cluster.cu", "charged_cluster_block.cuh"
+HEADERS = ("one_launch*.cuh", "charged_cluster*.cuh")
 # What they begin and end with: charged_cluster.cu.
 EMBED, MIDDLE, LAYER, LAST = "charged_embed", "charged_middle", "charged_layer", "charged_last"
 OUTPUT, MIDDLE_GRADIENT, GRADIENT = "charged_output", "charged_middle_gradient", "charged_gradient"
 NAMES = (EMBED, MIDDLE, LAYER, LAST, OUTPUT, MIDDLE_GRADIENT, GRADIENT)
-BACK = (OUTPUT, MIDDLE_GRADIENT, GRADIENT)
 
 
 class Charged(ctypes.Structure):
@@ -64,7 +64,7 @@ def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], 
 
     Raises CompileError, CacheError or DriverError.
     """
-    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (HEADER, MAIN)))
+    paths = (SOURCES / MAIN, *(path for pattern in HEADERS for path in sorted(SOURCES.glob(pattern))))
     files = {path.name: path.read_text() for path in paths}
     code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
     return ClusterKernel(
@@ -174,7 +174,7 @@ class ChargedClusters:
         self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk, "last_interval": w.num_intervals - 1}
         self.fixed |= {"gate_epsilon": model.epsilons[0], "read_epsilon": model.epsilons[1]}
         self.own_fixed = dict(charge_epsilon=charges[0].epsilon, least=LEAST_SHARE, slack=charges[0].slack)
-        self.own_fixed["more_head"] = w.head.num_layers - 1
+        self.own_fixed |= {"more_head": w.head.num_layers - 1, "pull_parts": 1}
 
     @classmethod
     def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
@@ -189,10 +189,7 @@ class ChargedClusters:
         return cls(model, kernels, plan, num_atoms, slots)
 
     def launch(self, name: str, chain: ChargedRowChain, k: int = 0) -> None:
-        """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last.
-
-        Forward it makes them; back it starts from the gradient in them.
-        """
+        """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last."""
         e, out = chain.edges, chain.buffers
         given: dict[str, Tensor] = dict(
             positions=chain.positions, cell=chain.cell, charge=chain.total_charge, numbers=chain.numbers,
@@ -201,21 +198,20 @@ class ChargedClusters:
         )  # fmt: skip
         wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         common = OneLaunchStruct(**_addresses(given), **self.fixed, **wide)
-        own = _addresses(self._own(chain, k, back=name in BACK))
+        own = _addresses(self._own(chain, k))
         self.kernels[name].launch(
             self.plan.clusters,
             self.shared_bytes,
             GivenStruct(common, Charged(**own, **self.own_fixed, cutoff=chain.cutoff)),
         )
 
-    def _own(self, chain: ChargedRowChain, k: int, *, back: bool) -> dict[str, Tensor]:
+    def _own(self, chain: ChargedRowChain, k: int) -> dict[str, Tensor]:
         """What `struct Charged` names."""
-        b, g, q, before = chain.b, chain.gradient, chain.q, max(k - 1, 0)
-        last, here = len(b.x) - 1, k if back else before  # x: of the gradient, or of the layer that makes the next one
+        b, g, q, before, last = chain.b, chain.gradient, chain.q, max(k - 1, 0), len(chain.b.x) - 1
         charged = min(k, len(self.charge_vectors) - 1, len(q.first) - 1)
         return dict(
             knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden, gate=b.gate, mixed=g.mixed,
-            x=b.x[here], inverse=b.inverse_of(here), next_x=b.x[k], next_inverse=b.inverse_of(k),
+            x=b.x[before], next_x=b.x[k], next_inverse=b.inverse_of(k),
             y=b.y[before], next_y=b.y[min(k, last - 1)], gy=b.p, gm=g.m[before], d=g.d[before], g=g.x,
             z3=q.z3[before], first=q.first[charged], second=q.second[charged], proposed=q.proposed[charged],
             gq=chain.pull_on(k), pull=g.pull, half=g.half, charge_vectors=self.charge_vectors[charged],

@@ -1,4 +1,5 @@
-// Sizes, what the caller passes, and what a block of charged_cluster.cu has in shared memory; exchanges.
+// Sizes, what the caller passes, and what a block of the stages of charged_cluster_stages.cuh has in shared memory;
+// exchanges.
 #pragma once
 #include "one_launch_edges.cuh"
 #include "one_launch_norms.cuh"
@@ -42,18 +43,18 @@ enum {
 };
 
 // Buffers of the other kernels, see buffers.py and charge_buffers.py; N atoms, E edges. statistics [N,4]: mean and
-// 1/deviation of the gate's LayerNorm and of the charges'. x, inverse, y: what a kernel reads; next_x, next_inverse,
-// next_y: what it makes for the next layer. gm: M, then its gradient. The head's hidden layers beyond the first:
+// 1/deviation of the gate's LayerNorm and of the charges'. x, y: of the layer before; next_x, next_inverse, next_y: what
+// goes into the next one. pull [pull_parts][E]. gm: M, then its gradient. The head's hidden layers beyond the first:
 // head_weights [more_head][2][2][THREADS][4], forward and back, head_biases [more_head][HEAD] of those before them.
 struct Charged {
     const float *charge_vectors; // [SHARES][CHARGE_VECTORS]
     int *knot;
-    float *place, *lengths, *a, *hidden, *gate, *mixed, *x, *inverse, *y, *gy, *gm, *g, *z3;
+    float *place, *lengths, *a, *hidden, *gate, *mixed, *x, *y, *gy, *gm, *g, *z3;
     float *next_x, *next_inverse, *next_y, *d;
     const float *head_weights, *head_biases;
     float *first, *second, *proposed, *gq, *statistics, *pull, *half;
     float charge_epsilon, cutoff, least, slack;
-    int more_head;
+    int more_head, pull_parts;
 };
 struct Given {
     Params common;
@@ -92,9 +93,16 @@ enum {
                       STRETCH + (WARPS > LANES ? WARPS : LANES) * ATOMS_PER_CLUSTER * NINE
 };
 
-DEV Rooms begin(Block &b, const Given &given)
+DEV void take_charge_vectors(const Block &b, const Rooms &rooms, const Charged &q)
 {
-    const Params &p = given.common;
+    const float4 *vectors = (const float4 *)(q.charge_vectors + b.rank * CHARGE_VECTORS);
+    for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
+}
+
+// least_scratch: floats.
+DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0)
+{
+    const Params &p = b.p;
     b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
     b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE;
     b.channel = b.rank * WIDE + b.col;
@@ -118,13 +126,13 @@ DEV Rooms begin(Block &b, const Given &given)
     b.vectors = at, at += VECTORS;
     rooms.vectors = at, at += CHARGE_VECTORS;
     b.stretch = (double *)at, b.counted = (int *)(b.stretch + 5), at += STRETCH;
-    b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
+    b.scratch = at;
+    at += max(max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE, least_scratch);
     b.edge_memory = at;
     prepare_exchanges();
     b.remote = remote_of((b.warp + b.rank) % SHARES);
     prepare(b);
-    const float4 *vectors = (const float4 *)(given.own.charge_vectors + b.rank * CHARGE_VECTORS);
-    for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
+    take_charge_vectors(b, rooms, q);
     __syncthreads();
     all_prepared();
     return rooms;
