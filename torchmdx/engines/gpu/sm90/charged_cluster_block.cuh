@@ -47,6 +47,7 @@ enum {
 // goes into the next one. pull [pull_parts][E]. gm: M, then its gradient. The head's hidden layers beyond the first:
 // head_weights [more_head][2][2][THREADS][4], forward and back, head_biases [more_head][HEAD] of those before them.
 struct Charged {
+    const float *weights;        // [SHARES][ALL_WEIGHTS / 4][THREADS][4]
     const float *charge_vectors; // [SHARES][CHARGE_VECTORS]
     int *knot;
     float *place, *lengths, *a, *hidden, *gate, *mixed, *x, *y, *gy, *gm, *g, *z3;
@@ -93,8 +94,10 @@ enum {
                       STRETCH + (WARPS > LANES ? WARPS : LANES) * ATOMS_PER_CLUSTER * NINE
 };
 
-DEV void take_charge_vectors(const Block &b, const Rooms &rooms, const Charged &q)
+// The weights of a stage: matrices from memory, vectors in shared memory.
+DEV void take_weights(Block &b, const Rooms &rooms, const Charged &q)
 {
+    b.weights = q.weights + (long long)b.rank * ALL_WEIGHTS * THREADS;
     const float4 *vectors = (const float4 *)(q.charge_vectors + b.rank * CHARGE_VECTORS);
     for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
 }
@@ -107,7 +110,6 @@ DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0)
     b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE;
     b.channel = b.rank * WIDE + b.col;
     b.first = b.cluster * per_cluster(p), b.atoms = max(0, min(per_cluster(p), p.num_atoms - b.first));
-    b.weights = p.weights + (long long)b.rank * ALL_WEIGHTS * THREADS;
     b.first_edge = b.num_edges = 0;
     Rooms rooms;
     float *at = shared_base();
@@ -132,7 +134,7 @@ DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0)
     prepare_exchanges();
     b.remote = remote_of((b.warp + b.rank) % SHARES);
     prepare(b);
-    take_charge_vectors(b, rooms, q);
+    take_weights(b, rooms, q);
     __syncthreads();
     all_prepared();
     return rooms;

@@ -133,17 +133,19 @@ DEV void embed_atoms(Block &b, const Charged &q, int &turn, float (&w)[12], floa
     }
 }
 
-// cut(r) for r within the cutoff: see edge_geometry.py.
-DEV float cosine_cut(float r, float cutoff)
+// cut(r) and its slope for r within the cutoff: see edge_geometry.py.
+DEV float2 cosine_cut(float r, float cutoff)
 {
-    const float x = 1.5707963267948966f / cutoff * r, t = x * x;
-    float c = 2.47601369e-05f - 2.60510548e-07f * t;
+    const float turn = 1.5707963267948966f / cutoff, x = turn * r, t = x * x;
+    float c = 2.47601369e-05f - 2.60510548e-07f * t, s = 2.60518091e-06f * t - 1.98090563e-04f;
     c = (((c * t - 1.38883609e-03f) * t + 4.16666362e-02f) * t - 4.99999994e-01f) * t + 1.0f;
-    return c * c;
+    s = ((s * t + 8.33305081e-03f) * t - 1.66666580e-01f) * t + 9.99999996e-01f;
+    return {c * c, -2.0f * turn * c * s * x};
 }
 
-// Sums over the neighbours of each atom, in `result`.
-DEV void charged_messages(const Block &b, const Charged &q)
+// Sums over the neighbours of each atom, in `result`: of `tensors`, q.y. reverse: of the gradients q.gm instead, by the
+// filters of the opposite edges, whose numbers these are.
+DEV void charged_messages(const Block &b, const Charged &q, const float *tensors, const int *reverse = 0)
 {
     const Params &p = b.p;
     enum { AT_ONCE = 2 };
@@ -162,13 +164,14 @@ DEV void charged_messages(const Block &b, const Charged &q)
                 const int e = base + r * step, here = min(e, end - 1);
                 const bool inside = e < end && q.knot[here] >= 0;
                 const float length = 1.0f / q.lengths[2LL * here + 1];
-                cut[r] = inside ? cosine_cut(length, q.cutoff) : 0.0f;
+                cut[r] = inside ? cosine_cut(length, q.cutoff).x : 0.0f;
                 const int source = inside ? p.source[here] : b.first + a;
                 // Rows beyond the cutoff are undefined; that of the atom itself is not.
-                const float *row = q.z3 + (long long)(inside ? p.num_atoms + here : b.first + a) * 3 * C + b.channel;
+                const int edge = reverse ? reverse[here] : here;
+                const float *row = q.z3 + (long long)(inside ? p.num_atoms + edge : b.first + a) * 3 * C + b.channel;
 #pragma unroll
                 for (int k = 0; k < 3; k++) z[r][k] = row[k * C];
-                y[r] = load_nine(q.y, source, b.channel);
+                y[r] = load_nine(tensors, source, b.channel);
             }
 #pragma unroll
             for (int r = 0; r < AT_ONCE; r++) {
@@ -198,7 +201,7 @@ template <bool KEEP> DEV void receive(Block &b, const Charged &q, int &turn)
     const Params &p = b.p;
     float w[12];
     fetch(w, b.weights, IN_RECEIVE);
-    charged_messages(b, q);
+    charged_messages(b, q, q.y);
     EACH_OWN(a)
     {
         const int i = b.first + a;
