@@ -220,6 +220,8 @@ static inline void tell_halt(int rank)
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline void add_to(int *at, int v) { *at += v; }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+static inline float cospif(float x) { return cosf((float)M_PI * x); }
+static inline float sinpif(float x) { return sinf((float)M_PI * x); }
 static inline double cospi(double x) { return cos(M_PI * x); }
 static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }
 template <class To, class From> static To same_bits(From from)

@@ -220,4 +220,5 @@ class ChargedClusters:
 
 
 def addresses(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Where they lie, by the names of a structure's members."""
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}

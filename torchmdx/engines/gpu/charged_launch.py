@@ -1,7 +1,7 @@
 """TensorNet2 of few atoms in one launch, with Coulomb energies of its charges: sm90/charged_launch.cu.
 
-The stages of charged_cluster.py and the network of edges, with barriers of all blocks between them; in the buffers of the
-chain (charged_rows.py), which evaluates energies alone. As in one_launch.py, all blocks must run at the same time: a
+The stages of charged_cluster.py and the network of edges, with barriers of all blocks between them, in the buffers of
+charged_rows.py, which evaluates energies alone. As in one_launch.py, all blocks must run at the same time: a
 cooperative launch starts them together, and blocks that wait in vain make energies and forces NaN.
 """
 
@@ -18,7 +18,7 @@ from torchmdx.engines.gpu.charged_cluster import Charged, ChargedClusters, addre
 from torchmdx.engines.gpu.charged_weights import whole
 from torchmdx.engines.gpu.one_launch import SOURCES, ClusterLauncher, OneLaunchStruct
 from torchmdx.engines.plan import serves
-from torchmdx.engines.plan.clusters import CHANNELS, EDGE_FLOATS, MOST_SHARED_BYTES, NINE, SHARES, WIDE, AtomClusters
+from torchmdx.engines.plan.clusters import EDGE_FLOATS, MOST_SHARED_BYTES, NINE, SHARES, WIDE, AtomClusters
 from torchmdx.engines.plan.serves import CLUSTER_CHARGES as CHARGES
 from torchmdx.engines.plan.serves import ONE_LAUNCH_LAYERS as MOST_LAYERS
 from torchmdx.neighbors.edges import Edges
@@ -90,8 +90,7 @@ class ChargedLaunch(ChargedClusters):
         coulomb: Of predicted charges, of one system without periodic directions; None: there are no other energies.
     """
 
-    virials = serves_steps = False
-    moving_kernel = None
+    virials, needs_forces = False, True
 
     def __init__(
         self,
@@ -162,12 +161,20 @@ class ChargedLaunch(ChargedClusters):
         return bool(self.memory["counters"][1])
 
     def run(
-        self, positions: Tensor, numbers: Tensor, system: Tensor, cell: Tensor, charge: Tensor, edges: Edges
+        self,
+        positions: Tensor,
+        numbers: Tensor,
+        system: Tensor,
+        cell: Tensor,
+        charge: Tensor,
+        edges: Edges,
+        *,
+        forces: bool = True,
     ) -> None:
         """Computes energies and forces into the buffers: one launch on the current stream."""
-        chain = self.model.chain_type(self.buffers)(
-            self.model, self.buffers, positions, numbers, system, cell, charge, edges
-        )
+        assert forces
+        inputs = (positions, numbers, system, cell, charge, edges)
+        chain = self.model.chain_type(self.buffers)(self.model, self.buffers, *inputs)
         self.kernels[NAME].launch(self.plan.clusters, self.shared_bytes, self.given(chain))
 
     def given(self, chain: ChargedRowChain) -> LaunchStruct:

@@ -203,7 +203,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
         why = "fused kernels, priors separately" if priors else "fused kernels"
-        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=bool(priors))
+        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, **_between(priors))
         stages = (*kernels.stages, *_priors(priors, "Triton"), *_near(config, found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     if precision in ON_KERNELS:
@@ -238,6 +238,23 @@ def _general(found: Plan, network: Network, reason: str, *, pairs: bool = True) 
 
 def _exact(why: str) -> Stage:
     return Stage("network", "the exact model, by autograd", why)
+
+
+def only_coulomb(priors: Sequence[PriorConfig]) -> bool:
+    """Whether the only prior is a Coulomb energy of predicted charges, of all pairs where nothing is periodic."""
+    kinds = [(type(prior), prior) for prior in priors]
+    return len(kinds) == 1 and all(
+        isinstance(prior, CoulombConfig)
+        and kind is CoulombConfig
+        and prior.charges == "predicted"
+        and not prior.cut_in_vacuum
+        for kind, prior in kinds
+    )
+
+
+def _between(priors: Sequence[PriorConfig]) -> dict[str, bool]:
+    """What is evaluated between the forward and the backward pass, as `plan_kernels` takes it."""
+    return dict(priors=bool(priors), only_coulomb=only_coulomb(priors))
 
 
 def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:

@@ -6,6 +6,13 @@
 
 enum { K = 16 }; // sets of charges
 
+// Of loops that few threads repeat: in the kernel with all stages, whose code is large, they are not unrolled.
+#ifdef ALL_STAGES
+#define ROLLED _Pragma("unroll 1")
+#else
+#define ROLLED
+#endif
+
 // Floats per thread of each product's weights in the order in which they lie in memory.
 enum {
     IN_GATE = 0,
@@ -99,7 +106,7 @@ DEV void take_weights(Block &b, const Rooms &rooms, const Charged &q)
 {
     b.weights = q.weights + (long long)b.rank * ALL_WEIGHTS * THREADS;
     const float4 *vectors = (const float4 *)(q.charge_vectors + b.rank * CHARGE_VECTORS);
-    for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
+    ROLLED for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
 }
 
 // least_scratch: floats.

@@ -19,7 +19,7 @@ DEV void propose(Block &b, const Charged &q, const Rooms &rooms, int &turn, cons
     }
     fetch(second, b.weights, IN_SECOND), fetch(third, b.weights, IN_THIRD);
     wait_for_cluster(turn++);
-    for (int a = b.warp; a < b.atoms; a += WARPS)
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS)
         standardise<3 * C>(b, rooms.three + a * 3 * C, rooms.vectors + OF_SCALE, rooms.vectors + OF_OFFSET,
                            q.charge_epsilon, rooms.three + a * 3 * C, b.readout(a));
     __syncthreads();
@@ -82,7 +82,7 @@ DEV void embed_atoms(Block &b, const Charged &q, int &turn, float (&w)[12], floa
     take_list(b);
     __syncthreads();
     if (b.rank == 0)
-        for (int u = b.tid; u < b.num_edges; u += THREADS) {
+        ROLLED for (int u = b.tid; u < b.num_edges; u += THREADS) {
             const Edge &e = b.edges[u];
             const long long at = b.first_edge + u;
             q.knot[at] = e.knot;
@@ -101,7 +101,7 @@ DEV void embed_atoms(Block &b, const Charged &q, int &turn, float (&w)[12], floa
     EXCHANGE_NINES_AND(b.xa, b.features, b.xb, 1);
     fetch(w, b.weights, IN_MIX);
     wait_for_cluster(turn++);
-    for (int a = b.warp; a < b.atoms; a += WARPS)
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS)
         standardise<C>(b, b.xb + a * C, b.vectors + AT_GATE_SCALE, b.vectors + AT_GATE_OFFSET, p.gate_epsilon,
                        b.xb + a * C, b.gate_statistics(a));
     __syncthreads();
@@ -232,7 +232,7 @@ DEV void more_head(const Block &b, const Charged &q, const Rooms &rooms)
     for (int l = 0; l < q.more_head; l++) {
         float w[8];
         fetch(w, q.head_weights + l * 2 * 8 * THREADS, 0);
-        for (int o = b.tid; o < b.atoms * HEAD; o += THREADS) {
+        ROLLED for (int o = b.tid; o < b.atoms * HEAD; o += THREADS) {
             const float z = b.result[o] + q.head_biases[l * HEAD + o % HEAD];
             rooms.three[l * size + o] = z, b.v1[o] = silu(z);
         }
@@ -251,7 +251,7 @@ DEV void more_head_back(const Block &b, const Charged &q, const Rooms &rooms)
         fetch(w, q.head_weights + (l * 2 + 1) * 8 * THREADS, 0);
         product1<HEAD, 4>(b, w, b.stage, HEAD, [&](int o, float sum) { b.result[o] = sum; });
         __syncthreads();
-        for (int o = b.tid; o < b.atoms * HEAD; o += THREADS) b.stage[o] = b.result[o] * silu_slope(rooms.three[l * size + o]);
+        ROLLED for (int o = b.tid; o < b.atoms * HEAD; o += THREADS) b.stage[o] = b.result[o] * silu_slope(rooms.three[l * size + o]);
         __syncthreads();
     }
 }
@@ -273,7 +273,7 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
     EXCHANGE(b.xb, 3, WIDE, C);
     fetch(head, b.weights, IN_HEAD);
     wait_for_cluster(turn++);
-    for (int a = b.warp; a < b.atoms; a += WARPS)
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS)
         standardise<3 * C>(b, b.xb + a * 3 * C, b.vectors + AT_READ_SCALE, b.vectors + AT_READ_OFFSET, p.read_epsilon,
                            b.xa + a * 3 * C, b.readout(a));
     __syncthreads();
@@ -282,12 +282,12 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
     EXCHANGE(b.features, 1, WIDE, C);
     fetch(head_back, b.weights, IN_HEAD_BACK), fetch(read_back, b.weights, IN_READ_BACK);
     wait_for_cluster(turn++);
-    for (int o = b.tid; o < b.atoms * C; o += THREADS) b.v1[o] = silu(b.features[o]);
+    ROLLED for (int o = b.tid; o < b.atoms * C; o += THREADS) b.v1[o] = silu(b.features[o]);
     __syncthreads();
     product1<C, 4>(b, head, b.v1, C, [&](int o, float sum) { b.result[o] = sum; });
     __syncthreads();
     more_head(b, q, rooms);
-    for (int a = b.warp; a < b.atoms; a += WARPS) {
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS) {
         double output = head_output(b, a, (float)scale);
         if (b.rank == a % SHARES) {
 #pragma unroll
@@ -301,7 +301,7 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
                       [&](int o, float sum) { b.xa[o] = sum * silu_slope(b.features[o]); });
     __syncthreads();
     product1<C, 3>(b, read_back, b.xa, C, [&](int o, float sum) { b.result[o] = sum; });
-    for (int a = b.warp; a < b.atoms; a += WARPS)
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS)
         back_statistics<C>(b, b.xa + a * C, b.features + a * C, b.vectors + AT_READ_LEVEL, b.vectors + AT_READ_SHIFT,
                            b.readout(a) + 2, 1.0f / (3 * C));
     __syncthreads();
@@ -327,7 +327,7 @@ DEV void messages_gradient(Block &b, const Charged &q, int &turn, const float (&
     wait_for_cluster(turn++);
     product9(b, w, b.xb, b.result);
     const bool of_messages = b.warp < WARPS / 2;
-    for (int o = b.tid % (THREADS / 2); o < b.atoms * WIDE; o += THREADS / 2) {
+    ROLLED for (int o = b.tid % (THREADS / 2); o < b.atoms * WIDE; o += THREADS / 2) {
         const int a = o / WIDE;
         const N9 product = load_own(b.keep(a, KEEP_P0) + b.col);
         const N9 g = normalise_gradient(product, b.inverse(a, 2)[b.col], load_own(b.result + a * NINE + b.col));
@@ -412,9 +412,9 @@ DEV void proposed_gradient(const Block &b, const Charged &q, const float *gq, co
         sums[s] += exchange(sums[s], K);
         if (b.lane < K) all[(3 * b.warp + s) * K + k] = sums[s];
     }
-    for (int o = b.tid; o < b.atoms * C; o += THREADS) b.v1[o] = 0;
+    ROLLED for (int o = b.tid; o < b.atoms * C; o += THREADS) b.v1[o] = 0;
     __syncthreads();
-    for (int o = b.tid; o < b.atoms * K; o += THREADS) {
+    ROLLED for (int o = b.tid; o < b.atoms * K; o += THREADS) {
         const int a = o / K, i = b.first + a;
         double total[3] = {0, 0, 0};
         for (int u = 0; u < WARPS; u++)
@@ -487,7 +487,7 @@ DEV void input_gradient(Block &b, const Charged &q, const Rooms &rooms, int &tur
     fetch(third, b.weights, IN_THIRD_BACK), fetch(second, b.weights, IN_SECOND_BACK);
     fetch(first, b.weights, IN_FIRST_BACK);
     if (!output && !common)
-        for (int o = b.tid; o < b.atoms * 9 * C; o += THREADS) {
+        ROLLED for (int o = b.tid; o < b.atoms * 9 * C; o += THREADS) {
             const int a = o / (9 * C), component = o / C % 9, channel = o % C;
             b.xa[(channel / WIDE * per_cluster(p) + a) * NINE + component * WIDE + channel % WIDE] =
                 q.gy[9LL * b.first * C + o];
@@ -512,7 +512,7 @@ DEV void input_gradient(Block &b, const Charged &q, const Rooms &rooms, int &tur
     EXCHANGE(b.v1, 1, WIDE, C);
     wait_for_cluster(turn++);
     product1<C, 3>(b, first, b.v1, C, [&](int o, float sum) { rooms.extra[o] = sum; });
-    for (int a = b.warp; a < b.atoms; a += WARPS)
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS)
         back_statistics<C>(b, b.v1 + a * C, q.first + (b.first + a) * C, rooms.vectors + OF_LEVEL,
                            rooms.vectors + OF_SHIFT, b.readout(a) + 2, 1.0f / (3 * C));
     __syncthreads();
@@ -594,7 +594,7 @@ DEV void embedding_gradient(Block &b, const Charged &q, const Rooms &rooms, int 
     product9(b, w, b.xb, b.result);
     wait_for_cluster(turn++);
     product1<2 * C, 1>(b, gate_in, b.v1, 2 * C, [&](int o, float sum) { rooms.extra[o] = sum; });
-    for (int a = b.warp; a < b.atoms; a += WARPS)
+    ROLLED for (int a = b.warp; a < b.atoms; a += WARPS)
         back_statistics<2 * C>(b, b.v1 + a * 2 * C, q.hidden + (b.first + a) * 2 * C, b.vectors + AT_GATE_LEVEL,
                                b.vectors + AT_GATE_SHIFT, b.readout(a), 1.0f / C);
     __syncthreads();

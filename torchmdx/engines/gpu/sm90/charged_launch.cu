@@ -32,10 +32,10 @@ DEV float2 shape_of(const Launch &l, float r)
 {
     float u, slope;
     if (l.switched) {
-        const float x = (r - l.lower) / (l.upper - l.lower), angle = 3.14159265f * x;
+        const float x = (r - l.lower) / (l.upper - l.lower), angle = x;
         const bool inside = x > 0 && x < 1;
-        u = inside ? 0.5f - 0.5f * cosf(angle) : x > 0 ? 1.0f : 0.0f;
-        slope = inside ? 0.5f * 3.14159265f / (l.upper - l.lower) * sinf(angle) : 0.0f;
+        u = inside ? 0.5f - 0.5f * cospif(angle) : x > 0 ? 1.0f : 0.0f;
+        slope = inside ? 0.5f * 3.14159265f / (l.upper - l.lower) * sinpif(angle) : 0.0f;
     } else {
         const float square = r / l.upper * (r / l.upper);
         const bool inside = square < 1 - 1e-3f;
@@ -52,7 +52,7 @@ DEV void coulomb(const Block &b, const Launch &l, const EdgeRooms &r, int sets)
     const Params &p = b.p;
     const int n = p.num_atoms, per = per_cluster(p);
     float *shape = r.second, *pull = shape + n * n;
-    for (int o = b.tid; o < n * n; o += THREADS) {
+    ROLLED for (int o = b.tid; o < n * n; o += THREADS) {
         float square = 0;
         for (int k = 0; k < 3; k++) {
             const float u = (float)(wide_value(p.positions, p.wide_positions, 3 * (o % n) + k) -
@@ -62,19 +62,19 @@ DEV void coulomb(const Block &b, const Launch &l, const EdgeRooms &r, int sets)
         shape[o] = o / n == o % n ? 0.0f : shape_of(l, sqrtf(square)).x;
     }
     __syncthreads();
-    for (int o = b.tid; o < sets * n * K; o += THREADS) {
+    ROLLED for (int o = b.tid; o < sets * n * K; o += THREADS) {
         const int set = o / (n * K), i = o / K % n, k = o % K;
         const float *charges = r.charges + set * n * K + k;
         float field = 0;
-        for (int j = 0; j < n; j++) field += shape[i * n + j] * charges[j * K];
+        _Pragma("unroll 4") for (int j = 0; j < n; j++) field += shape[i * n + j] * charges[j * K];
         pull[o] = field * l.strength * l.charge_weights[set * K + k];
         if (i >= b.first && i < b.first + b.atoms) r.gq[(set * per + i - b.first) * K + k] = pull[o];
     }
     __syncthreads();
-    for (int o = b.warp; o < sets * K; o += WARPS) { // a set's charge by each warp
+    ROLLED for (int o = b.warp; o < sets * K; o += WARPS) { // a set's charge by each warp
         const int set = o / K, k = o % K;
         double sum = 0;
-        for (int i = b.lane; i < n; i += 32) {
+        ROLLED for (int i = b.lane; i < n; i += 32) {
             const float f = l.own[set].proposed[(2 * i + 1) * K + k];
             sum += (double)(f * f + l.own[set].least) * pull[set * n * K + i * K + k];
         }
@@ -82,16 +82,16 @@ DEV void coulomb(const Block &b, const Launch &l, const EdgeRooms &r, int sets)
         for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
         if (b.lane == 0) r.common[o] = sum;
     }
-    for (int a = b.rank; a < b.atoms; a += SHARES) { // the atom's energy and forces, by warps that take partners in turn
+    ROLLED for (int a = b.rank; a < b.atoms; a += SHARES) { // the atom's energy and forces, by warps that take partners in turn
         const int i = b.first + a;
         double energy = 0;
         float f[3] = {0, 0, 0};
         if (b.warp == 0)
-            for (int o = b.lane; o < sets * K; o += 32) {
+            ROLLED for (int o = b.lane; o < sets * K; o += 32) {
                 const int at = o / K * n * K + i * K + o % K;
                 energy += 0.5 * pull[at] * r.charges[at];
             }
-        for (int j = b.tid; j < n; j += THREADS) {
+        ROLLED for (int j = b.tid; j < n; j += THREADS) {
             if (i == j) continue;
             float u[3], square = 0, product = 0;
             for (int k = 0; k < 3; k++) {
@@ -99,7 +99,7 @@ DEV void coulomb(const Block &b, const Launch &l, const EdgeRooms &r, int sets)
                                wide_value(p.positions, p.wide_positions, 3 * i + k));
                 square += u[k] * u[k];
             }
-            for (int set = 0; set < sets; set++)
+            ROLLED for (int set = 0; set < sets; set++)
                 for (int k = 0; k < K; k++)
                     product += l.charge_weights[set * K + k] * r.charges[(set * n + i) * K + k] *
                                r.charges[(set * n + j) * K + k];
@@ -117,7 +117,7 @@ DEV void coulomb(const Block &b, const Launch &l, const EdgeRooms &r, int sets)
         __syncthreads();
         if (b.tid < 3) {
             float sum = 0;
-            for (int u = 0; u < WARPS; u++) sum += b.scratch[3 * u + b.tid];
+            _Pragma("unroll 4") for (int u = 0; u < WARPS; u++) sum += b.scratch[3 * u + b.tid];
             l.forces[3LL * i + b.tid] = sum;
         }
         __syncthreads();
@@ -158,7 +158,7 @@ DEV void sum_charged_forces(const Block &b, const Launch &l)
     for (int a = b.rank + SHARES * b.warp; a < b.atoms; a += SHARES * WARPS) {
         const int i = b.first + a;
         float f[3] = {0, 0, 0};
-        for (int u = b.first_of(a) + b.lane; u < b.end_of(a); u += 32) {
+        ROLLED for (int u = b.first_of(a) + b.lane; u < b.end_of(a); u += 32) {
             if (b.edges[u].knot < 0) continue;
             const float *half = l.own[0].half + 3LL * (b.first_edge + u),
                         *back = l.own[0].half + 3LL * l.reverse[b.first_edge + u];
@@ -179,7 +179,7 @@ DEV void sum_charged_energies(const Block &b)
     const Params &p = b.p;
     const double share = p.shift[0] / max(p.num_atoms, 1), none = __ldcg(p.counters + 1) ? __uint_as_float(0x7fc00000) : 0;
     double sum = 0;
-    for (int i = b.lane; i < p.num_atoms; i += 32) sum += p.energies[i] = p.energies[i] + share + none;
+    ROLLED for (int i = b.lane; i < p.num_atoms; i += 32) sum += p.energies[i] = p.energies[i] + share + none;
 #pragma unroll
     for (int mask = 16; mask; mask >>= 1) sum += exchange(sum, mask);
     if (b.lane == 0) p.energy[0] = sum;
@@ -193,8 +193,8 @@ DEV void evaluate_charged(const Launch &l)
     const bool charged = l.charge_weights;
     const int sets = l.layers + charged;
     const EdgeRooms r = edge_rooms(b, b.edge_memory + (sizeof(Edge) / 4 + 1) * p.edge_room, sets, l.rows);
-    for (int o = b.tid; o < sets * K; o += THREADS) r.common[o] = 0;
-    for (int o = b.tid; o < sets * per_cluster(p) * K; o += THREADS) r.gq[o] = 0;
+    ROLLED for (int o = b.tid; o < sets * K; o += THREADS) r.common[o] = 0;
+    ROLLED for (int o = b.tid; o < sets * per_cluster(p) * K; o += THREADS) r.gq[o] = 0;
     int turn = 0;
     unsigned long long until = 0;
 #pragma unroll 1
@@ -260,7 +260,7 @@ DEV void evaluate_charged(const Launch &l)
         __syncthreads();
         filters_gradient(b, l.own[k - 1], q, m, r, l.rows, turn);
         if (k == 1)
-            for (int u = b.tid; u < b.num_edges; u += THREADS)
+            ROLLED for (int u = b.tid; u < b.num_edges; u += THREADS)
                 q.pull[(long long)b.rank * p.slots + b.first_edge + u] = b.pull[u];
         wait(l, arrive(l));
         sum_charge_gradients(b, l, m, r, k - 1);

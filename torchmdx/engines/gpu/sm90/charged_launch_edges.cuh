@@ -4,6 +4,7 @@
 // The rows of a cluster are its atoms themselves, then its edges. A block makes its own columns of each map, and the blocks
 // exchange them for the next one: WIDE of 128, 2 WIDE of 256, and at last the filters of its own channels.
 #pragma once
+#define ALL_STAGES
 #include "charged_cluster_stages.cuh"
 
 enum { MOST_LAYERS = 3, MAP_ROWS = 16, PAD = 8 }; // rows of a product at a time; floats between rows of an exchange
@@ -100,11 +101,11 @@ DEV void equilibrate(const Block &b, const Charged &q, const EdgeRooms &r, int s
     __syncthreads();
     if (b.tid < 2 * K) {
         double total = 0;
-        for (int u = 0; u < WARPS; u++) total += all[(b.tid / K * WARPS + u) * K + k];
+        _Pragma("unroll 4") for (int u = 0; u < WARPS; u++) total += all[(b.tid / K * WARPS + u) * K + k];
         all[2 * WARPS * K + b.tid] = b.tid < K ? wide_value(p.charge, p.wide_charge, 0) - total : total + q.slack;
     }
     __syncthreads();
-    for (int o = b.tid; o < p.num_atoms * K; o += THREADS) {
+    ROLLED for (int o = b.tid; o < p.num_atoms * K; o += THREADS) {
         const int j = o / K;
         const float f = q.proposed[(2 * j + 1) * K + k];
         const double each = all[2 * WARPS * K + k] / all[2 * WARPS * K + K + k];
@@ -203,7 +204,7 @@ DEV float radial_value(const Block &b, const MapsOf &m, const Edge &e, float *sl
 DEV void take_charges(const Block &b, const EdgeRooms &r, const MapsOf &m, int set)
 {
     const Params &p = b.p;
-    for (int o = b.tid; o < MAP_VECTORS; o += THREADS) r.vectors[o] = m.vectors[b.rank * MAP_VECTORS + o];
+    ROLLED for (int o = b.tid; o < MAP_VECTORS; o += THREADS) r.vectors[o] = m.vectors[b.rank * MAP_VECTORS + o];
     __syncthreads();
     const float *charges = r.charges + set * p.num_atoms * K;
 #pragma unroll 1
@@ -288,8 +289,8 @@ DEV void filters_gradient(Block &b, const Charged &before, const Charged &q, con
 {
     const float4 *maps = m.maps + (long long)b.rank * MAP_QUADS;
     const int all = b.atoms + b.num_edges, k = b.tid % K, part = b.tid / K;
-    for (int o = b.tid; o < MAP_VECTORS; o += THREADS) r.vectors[o] = m.vectors[b.rank * MAP_VECTORS + o];
-    for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) r.of_target[o] = 0;
+    ROLLED for (int o = b.tid; o < MAP_VECTORS; o += THREADS) r.vectors[o] = m.vectors[b.rank * MAP_VECTORS + o];
+    ROLLED for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) r.of_target[o] = 0;
     __syncthreads();
     double sum = 0;
 #pragma unroll 1
@@ -328,14 +329,14 @@ DEV void filters_gradient(Block &b, const Charged &before, const Charged &q, con
             if (there && b.col == 0) b.pull[from + row - b.atoms] += pull;
         }
         // Sums over the edges of each atom, and what sources get.
-        for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
+        ROLLED for (int o = b.tid; o < b.atoms * WIDE; o += THREADS) {
             const int a = o / WIDE, first = b.atoms + b.first_of(a) - from, end = b.atoms + b.end_of(a) - from;
             float target = r.of_target[o];
             if (from == 0) target += r.of_alone[o] = r.stage[a * (WIDE + 1) + b.col];
-            for (int row = max(first, 0); row < min(end, rows); row++) target += r.stage[row * (WIDE + 1) + b.col];
+            _Pragma("unroll 4") for (int row = max(first, 0); row < min(end, rows); row++) target += r.stage[row * (WIDE + 1) + b.col];
             r.of_target[o] = target;
         }
-        for (int row = max(b.atoms - from, 0) + part; row < rows; row += THREADS / K) {
+        ROLLED for (int row = max(b.atoms - from, 0) + part; row < rows; row += THREADS / K) {
             float source = 0;
 #pragma unroll
             for (int c = 0; c < WIDE; c++)
@@ -347,7 +348,7 @@ DEV void filters_gradient(Block &b, const Charged &before, const Charged &q, con
         }
         __syncthreads();
     }
-    for (int a = part; a < b.atoms; a += THREADS / K) {
+    ROLLED for (int a = part; a < b.atoms; a += THREADS / K) {
         float target = 0;
         const int i = b.first + a;
 #pragma unroll
@@ -364,7 +365,7 @@ DEV void filters_gradient(Block &b, const Charged &before, const Charged &q, con
     __syncthreads();
     if (b.tid < K) {
         double total = 0;
-        for (int u = 0; u < WARPS; u++) total += all_sums[u * K + k];
+        _Pragma("unroll 4") for (int u = 0; u < WARPS; u++) total += all_sums[u * K + k];
         m.sums[(long long)blockIdx.x * K + k] = total;
     }
 }
@@ -379,10 +380,10 @@ DEV void sum_charge_gradients(const Block &b, const Launch &l, const MapsOf &m, 
     for (int a = -1; a < b.atoms; a++) {
         double sum = 0;
         if (a < 0)
-            for (int u = part; u < (int)gridDim.x; u += THREADS / K) sum += m.sums[(long long)u * K + k];
+            _Pragma("unroll 4") for (int u = part; u < (int)gridDim.x; u += THREADS / K) sum += m.sums[(long long)u * K + k];
         else {
             const int first = b.first_edge + b.first_of(a), count = (1 + b.end_of(a) - b.first_of(a)) * SHARES;
-            for (int u = part; u < count; u += THREADS / K) {
+            _Pragma("unroll 4") for (int u = part; u < count; u += THREADS / K) {
                 const int e = first + u / SHARES - 1, share = u % SHARES;
                 const bool alone = u < SHARES;
                 const long long at = alone ? (long long)(b.first + a) * SHARES : (long long)l.reverse[e] * SHARES;
@@ -393,9 +394,9 @@ DEV void sum_charge_gradients(const Block &b, const Launch &l, const MapsOf &m, 
         if (b.lane < K) all[((1 + a) * WARPS + b.warp) * K + k] = sum;
     }
     __syncthreads();
-    for (int o = b.tid; o < (1 + b.atoms) * K; o += THREADS) {
+    ROLLED for (int o = b.tid; o < (1 + b.atoms) * K; o += THREADS) {
         double total = 0;
-        for (int u = 0; u < WARPS; u++) total += all[(o / K * WARPS + u) * K + k];
+        _Pragma("unroll 4") for (int u = 0; u < WARPS; u++) total += all[(o / K * WARPS + u) * K + k];
         if (o < K)
             r.common[set * K + k] += total;
         else
