@@ -14,6 +14,6 @@ extern "C" void launch(const Launch *l, int clusters, int shared_bytes)
 // What Python has to know as well.
 extern "C" int constant(int which)
 {
-    const int values[] = {MAP_QUADS, MAP_VECTORS, FLOATS_OF_A_ROW, SCRATCH_OF_MAPS, MOST_LAYERS, (int)sizeof(Launch)};
+    const int values[] = {MAP_QUADS, MAP_VECTORS, ROW_IN_XA, ROW_IN_XB, ROW_OF_STAGES, SCRATCH_OF_MAPS, MOST_LAYERS, (int)sizeof(Launch)};
     return values[which];
 }

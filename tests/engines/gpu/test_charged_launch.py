@@ -69,9 +69,9 @@ def test_python_and_the_kernel_agree_on_sizes(library):
     fast = FastTensorNet2(made())
     fast.allocate(9, 1, 10, tiles=Tiles.choose(9))
     maps, vectors, _ = charged_launch.pack_maps(fast, 0)
-    wanted = [maps.shape[1], vectors.shape[1], charged_launch.FLOATS_OF_A_ROW, charged_launch.SCRATCH]
+    wanted = [maps.shape[1], vectors.shape[1], *charged_launch.ROOMS, charged_launch.STAGES, charged_launch.SCRATCH]
     wanted += [charged_launch.MOST_LAYERS, ctypes.sizeof(LaunchStruct)]
-    assert [library.constant(k) for k in range(6)] == wanted
+    assert [library.constant(k) for k in range(8)] == wanted
 
 
 @pytest.mark.nightly

@@ -18,7 +18,7 @@ from torchmdx.engines.gpu.charged_cluster import Charged, ChargedClusters, addre
 from torchmdx.engines.gpu.charged_weights import whole
 from torchmdx.engines.gpu.one_launch import SOURCES, ClusterLauncher, OneLaunchStruct
 from torchmdx.engines.plan import serves
-from torchmdx.engines.plan.clusters import EDGE_FLOATS, MOST_SHARED_BYTES, NINE, SHARES, WIDE, AtomClusters
+from torchmdx.engines.plan.clusters import CHANNELS, EDGE_FLOATS, MOST_SHARED_BYTES, NINE, SHARES, WIDE, AtomClusters
 from torchmdx.engines.plan.serves import CLUSTER_CHARGES as CHARGES
 from torchmdx.engines.plan.serves import ONE_LAUNCH_LAYERS as MOST_LAYERS
 from torchmdx.neighbors.edges import Edges
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
 MAIN, HEADER, NAME = "charged_launch.cu", "charged_launch_edges.cuh", "charged_launch"
-# Floats of a row of the network of edges in a block's shared memory; scratch memory of its products; rows at a time.
-FLOATS_OF_A_ROW, SCRATCH, FEWEST_ROWS = (SHARES + 1) * (5 * WIDE + 16), 16 * 16 * (WIDE + 4), 8
+# Floats of a row of the network of edges in a block's shared memory: in two rooms and what is pushed to them.
+ROOMS, STAGES = (SHARES * (3 * WIDE + 8), SHARES * (2 * WIDE + 8)), 5 * WIDE + 16
+SCRATCH, FEWEST_ROWS = 16 * 16 * (WIDE + 4), 8  # floats of its products; rows at a time
 
 
 class MapsOf(ctypes.Structure):
@@ -50,6 +51,11 @@ class LaunchStruct(ctypes.Structure):
         ("own", Charged * (MOST_LAYERS + 1)),
         ("maps", MapsOf * MOST_LAYERS),
     )
+
+
+def floats_of_rows(rows: int, per: int) -> int:
+    """Of a block for so many rows, beyond the two rooms of tensors of `per` atoms, which they use as well."""
+    return STAGES * rows + sum(max(0, floats * rows - per * 9 * CHANNELS) for floats in ROOMS)
 
 
 def fragments(matrix: Tensor, tiles: int) -> Tensor:
@@ -110,10 +116,12 @@ class ChargedLaunch(ChargedClusters):
         floats += sets * CHARGES * (n + plan.per + 2) + 2 * WIDE * (n + plan.per + CHARGES + 3)
         edge_room = -(-min(slots, plan.per * n) // 4) * 4
         floats += EDGE_FLOATS * edge_room
-        rows = min(max(FEWEST_ROWS, plan.per * n), (MOST_SHARED_BYTES // 4 - floats) // FLOATS_OF_A_ROW)
+        rows = max(FEWEST_ROWS, plan.per * n)
+        while 4 * (floats + floats_of_rows(rows, plan.per)) > MOST_SHARED_BYTES:
+            rows -= 1
         if rows < FEWEST_ROWS:
             raise ValueError(f"one launch has no room for {n} atoms in {plan.clusters} clusters")
-        self.shared_bytes = 4 * (floats + FLOATS_OF_A_ROW * rows)
+        self.shared_bytes = 4 * (floats + floats_of_rows(rows, plan.per))
         self.fixed |= {"edge_room": edge_room, "patience": one_launch.PATIENCE}
         self.own_fixed["pull_parts"] = SHARES
         self.memory |= {"counters": new(3, dtype=torch.int64), "shift": model.weights.shift}

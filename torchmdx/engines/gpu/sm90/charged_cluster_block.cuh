@@ -109,8 +109,8 @@ DEV void take_weights(Block &b, const Rooms &rooms, const Charged &q)
     ROLLED for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
 }
 
-// least_scratch: floats.
-DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0)
+// In floats, at least: of scratch memory, and of the two rooms that tensors of nine are pushed to.
+DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0, int least_xa = 0, int least_xb = 0)
 {
     const Params &p = b.p;
     b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
@@ -120,8 +120,8 @@ DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0)
     b.first_edge = b.num_edges = 0;
     Rooms rooms;
     float *at = shared_base();
-    b.xa = at, at += per_cluster(p) * 9 * C;
-    b.xb = at, at += per_cluster(p) * 9 * C;
+    b.xa = at, at += max(per_cluster(p) * 9 * C, least_xa);
+    b.xb = at, at += max(per_cluster(p) * 9 * C, least_xb);
     b.v1 = at, at += per_cluster(p) * 3 * C;
     b.hidden = at, at += per_cluster(p) * 2 * C;
     b.features = at, at += per_cluster(p) * C;

@@ -21,8 +21,11 @@ DEV void wait(const Launch &l, unsigned long long until)
 {
     if (threadIdx.x == 0) {
         int looks = l.common.patience;
-        while (look_at(l.arrived, until) < until && looks-- > 0 && (looks % 4096 || !__ldcg(l.common.counters + 1))) {}
-        if (looks <= 0 || __ldcg(l.common.counters + 1)) l.common.counters[1] = 1;
+        while (look_at(l.arrived, until) < until)
+            if (looks-- <= 0 || (looks % 4096 == 0 && __ldcg(l.common.counters + 1))) {
+                l.common.counters[1] = 1;
+                break;
+            }
     }
     __syncthreads();
 }
@@ -46,12 +49,12 @@ DEV float2 shape_of(const Launch &l, float r)
 }
 
 // Coulomb energies of all pairs: added to the energies of atoms; their forces; and the gradients in all charges, as `gq` of the
-// block's atoms and `common`. The memory of rows is free.
+// block's atoms and `common`. xa and xb are free.
 DEV void coulomb(const Block &b, const Launch &l, const EdgeRooms &r, int sets)
 {
     const Params &p = b.p;
     const int n = p.num_atoms, per = per_cluster(p);
-    float *shape = r.second, *pull = shape + n * n;
+    float *shape = b.xa, *pull = shape + n * n;
     ROLLED for (int o = b.tid; o < n * n; o += THREADS) {
         float square = 0;
         for (int k = 0; k < 3; k++) {
@@ -189,7 +192,7 @@ DEV void evaluate_charged(const Launch &l)
 {
     const Params &p = l.common;
     Block b = {p};
-    const Rooms rooms = begin(b, l.own[0], SCRATCH_OF_MAPS);
+    const Rooms rooms = begin(b, l.own[0], SCRATCH_OF_MAPS, l.rows * ROW_IN_XA, l.rows * ROW_IN_XB);
     const bool charged = l.charge_weights;
     const int sets = l.layers + charged;
     const EdgeRooms r = edge_rooms(b, b.edge_memory + (sizeof(Edge) / 4 + 1) * p.edge_room, sets, l.rows);

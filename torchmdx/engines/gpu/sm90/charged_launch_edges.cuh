@@ -57,13 +57,14 @@ struct EdgeRooms {
     float *charges;               // [sets][N][K]
     float *shares;                // [N][2][WIDE]
     float *vectors;               // [MAP_VECTORS]
-    float *second, *last;         // of the cluster [SHARES][rows][2 WIDE + PAD], and forward one, back three times WIDE
     float *stage, *other;         // what is pushed; the gradient in the first map [rows][WIDE + 1]
     float *of_target, *of_alone;  // [atoms][WIDE]
     float *gq;                    // [sets][atoms][K] gradients in the charges of the block's atoms
     double *common;               // [sets][K] their sums over all atoms, times f^2
 };
-enum { FLOATS_OF_A_ROW = (SHARES + 1) * (5 * WIDE + 2 * PAD) }; // of this, for each row
+// Floats of a row in the rooms that rows of the cluster are pushed to: xa, forward with one and back with three times WIDE
+// numbers of each block, and xb, with two. The other is free again when all blocks have been heard of in one.
+enum { ROW_IN_XA = SHARES * (3 * WIDE + PAD), ROW_IN_XB = SHARES * (2 * WIDE + PAD), ROW_OF_STAGES = 5 * WIDE + 2 * PAD };
 DEV EdgeRooms edge_rooms(const Block &b, float *at, int sets, int rows)
 {
     const int n = b.p.num_atoms, per = per_cluster(b.p);
@@ -75,8 +76,6 @@ DEV EdgeRooms edge_rooms(const Block &b, float *at, int sets, int rows)
     r.of_target = at, at += per * WIDE;
     r.of_alone = at, at += per * WIDE;
     r.gq = at, at += sets * per * K;
-    r.second = at, at += SHARES * rows * (2 * WIDE + PAD);
-    r.last = at, at += SHARES * rows * (3 * WIDE + PAD);
     r.stage = at, at += rows * (3 * WIDE + PAD);
     r.other = at;
     return r;
@@ -167,13 +166,21 @@ DEV void map_rows(const Block &b, const float4 (&w)[STEPS], const float *x, int 
     }
 }
 
-// An exchange of `stage` [rows][width] to `to` [SHARES][room][width].
+// An exchange of `stage` [rows][width] to `to` [SHARES][room][width]. Half of the warps push to this block itself, as in
+// push_copies.
 DEV void exchange_rows(const Block &b, const float *stage, float *to, int room, int rows, int width, int turn)
 {
     before_push();
     __syncthreads();
     if (b.tid == 0) expect(turn, SHARES * rows * width * 4);
-    push_copies(b.remote, b.warp, b.lane, to + b.rank * room * width, stage, rows * width, turn);
+    to += b.rank * room * width;
+    if (b.warp >= SHARES) {
+        const Remote own = remote_of(b.rank);
+#pragma unroll 1
+        for (int k = b.tid - 32 * SHARES; k < rows * width / 4; k += THREADS - 32 * SHARES)
+            push4(own, to + 4 * k, *(const float4 *)(stage + 4 * k), turn);
+    } else if (b.warp && b.lane == 0)
+        push_all(b.remote, to, stage, 4 * rows * width, turn);
 }
 
 // A row of the network: its atoms, its edge in the block (-1: an atom itself), and where it lies in tensors of all rows.
@@ -237,17 +244,17 @@ DEV void filters(Block &b, const Charged &q, const MapsOf &m, const EdgeRooms &r
             m.z1[row.at * C + b.channel] = z;
             r.stage[o / WIDE * (WIDE + PAD) + b.col] = silu(z);
         }
-        exchange_rows(b, r.stage, r.last, room, rows, WIDE + PAD, turn);
+        exchange_rows(b, r.stage, b.xa, room, rows, WIDE + PAD, turn);
         wait_for_cluster(turn++);
-        map_rows<WIDE, 2, 8>(b, middle, r.last, room, rows, [&](int row, int o, float sum) {
+        map_rows<WIDE, 2, 8>(b, middle, b.xa, room, rows, [&](int row, int o, float sum) {
             const float z = sum + r.vectors[AT_MIDDLE_BIAS + o];
             m.z2[map_row(b, from + row).at * 2 * C + b.rank * 2 * WIDE + o] = z;
             r.other[row * (2 * WIDE + PAD) + o] = silu(z);
         });
         fetch_map(last, maps + AT_LAST_MAP, LAST_THREADS);
-        exchange_rows(b, r.other, r.second, room, rows, 2 * WIDE + PAD, turn);
+        exchange_rows(b, r.other, b.xb, room, rows, 2 * WIDE + PAD, turn);
         wait_for_cluster(turn++);
-        map_rows<2 * WIDE, 3, 4>(b, last, r.second, room, rows, [&](int row, int o, float sum) {
+        map_rows<2 * WIDE, 3, 4>(b, last, b.xb, room, rows, [&](int row, int o, float sum) {
             q.z3[(map_row(b, from + row).at * 3 + o / WIDE) * C + b.rank * WIDE + o % WIDE] =
                 sum + r.vectors[AT_LAST_BIAS + o];
         });
@@ -303,16 +310,16 @@ DEV void filters_gradient(Block &b, const Charged &before, const Charged &q, con
             const bool there = o < rows * WIDE;
             put_filter_gradient(b, q, r, o / WIDE, map_row(b, there ? from + o / WIDE : 0), there);
         }
-        exchange_rows(b, r.stage, r.last, room, rows, 3 * WIDE + PAD, turn);
+        exchange_rows(b, r.stage, b.xa, room, rows, 3 * WIDE + PAD, turn);
         wait_for_cluster(turn++);
-        map_rows<3 * WIDE, 2, 8>(b, last, r.last, room, rows, [&](int row, int o, float value) {
+        map_rows<3 * WIDE, 2, 8>(b, last, b.xa, room, rows, [&](int row, int o, float value) {
             const float z = m.z2[map_row(b, from + row).at * 2 * C + b.rank * 2 * WIDE + o];
             r.other[row * (2 * WIDE + PAD) + o] = value * silu_slope(z);
         });
         fetch_map(middle, maps + AT_MIDDLE_MAP_BACK, THREADS);
-        exchange_rows(b, r.other, r.second, room, rows, 2 * WIDE + PAD, turn);
+        exchange_rows(b, r.other, b.xb, room, rows, 2 * WIDE + PAD, turn);
         wait_for_cluster(turn++);
-        map_rows<2 * WIDE, 1, 16>(b, middle, r.second, room, rows, [&](int row, int o, float value) {
+        map_rows<2 * WIDE, 1, 16>(b, middle, b.xb, room, rows, [&](int row, int o, float value) {
             r.stage[row * (WIDE + 1) + o] = value * silu_slope(m.z1[map_row(b, from + row).at * C + b.rank * WIDE + o]);
         });
 #pragma unroll 1
