@@ -22,6 +22,9 @@ MOST_OF_CHANNELS = {32: 30, 64: 60}
 # which one launch takes at least 10 % less time than clusters of blocks between other kernels: 183 us for
 # 22 atoms of AceFF-2.0 on an H100.
 MOST_CHARGED = 0
+NOT_TESTED = (
+    "blocks that wait for each other were tested on an H100 and H200, not on {}: `torchmdx bench --all` tests it"
+)
 
 
 def one_launch(config: TensorNetConfig, work: Workload, machine: Machine, priors: bool) -> tuple[bool, Stage]:
@@ -34,7 +37,7 @@ def one_launch(config: TensorNetConfig, work: Workload, machine: Machine, priors
     if not machine.is_hopper:
         return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
     if not machine.clusters:
-        return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
+        return no(NOT_TESTED.format(machine.name))
     if (reason := serves.one_launch(config)) is not None:
         return no(reason)
     limit = _most_in_one_launch(config)
@@ -91,7 +94,7 @@ def charged_launch(
     if (reason := serves.charged_launch(config, machine)) is not None:
         return no(reason)
     if not machine.clusters:
-        return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
+        return no(NOT_TESTED.format(machine.name))
     if priors or work.stress or work.search_cutoff > config.cutoff:
         return no("it has forces and Coulomb energies of all pairs, but no stress and no other priors")
     if not work.alone or work.domain:
