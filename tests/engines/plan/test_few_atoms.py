@@ -6,8 +6,8 @@ import pytest
 from test_plan_kernels import named, planned
 
 from torchmdx import TensorNet2Config, TensorNetConfig
-from torchmdx.engines.plan import Workload, few_atoms, machine_named, plan_kernels
-from torchmdx.engines.plan.decide import only_coulomb
+from torchmdx.engines.plan import Workload, few_atoms, machine_named, plan, plan_kernels
+from torchmdx.engines.plan.decide import between_passes
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 
@@ -70,7 +70,6 @@ def test_a_tensornet2_takes_one_launch_only_where_that_has_been_measured(monkeyp
     assert few_atoms.MOST_CHARGED == 0
     monkeypatch.setattr(few_atoms, "MOST_CHARGED", 22)
     assert named(planned(config, work, "H100")) == "rows one_launch clusters"
-    assert planned(config, work, "H100", priors=True, only_coulomb=True).one_launch
     assert named(planned(config, replace(work, atoms=23), "H100")) == "rows clusters"
     assert named(planned(config, work, "A100")) == "rows"
     alone = "it has forces and Coulomb energies of all pairs, but no stress and no other priors"
@@ -95,7 +94,7 @@ def test_a_tensornet2_takes_one_launch_only_where_that_has_been_measured(monkeyp
     [
         ([CoulombConfig()], True),
         ([CoulombConfig(switch=(1.0, 2.0))], True),
-        ([], False),
+        ([], True),
         ([CoulombConfig(cut_in_vacuum=True)], False),
         ([CoulombConfig(charges="given")], False),
         ([CoulombConfig(), ZBLConfig()], False),
@@ -103,4 +102,15 @@ def test_a_tensornet2_takes_one_launch_only_where_that_has_been_measured(monkeyp
     ids=str,
 )
 def test_which_priors_one_launch_can_evaluate(priors, served):
-    assert only_coulomb(priors) == served
+    assert between_passes("TensorNet2", priors) != served
+    assert between_passes("TensorNet", priors) == bool(priors)
+
+
+def test_the_plan_shows_coulomb_energies_as_part_of_one_launch(monkeypatch):
+    monkeypatch.setattr(few_atoms, "MOST_CHARGED", 22)
+    work, machine = Workload(atoms=22, capacity=400), machine_named("H100")
+    found = plan(TensorNet2Config(), [CoulombConfig()], work, "float32", machine)
+    assert [stage.name for stage in found.stages] == ["launches", "few atoms"]
+    other = plan(TensorNet2Config(), [CoulombConfig(), ZBLConfig()], work, "float32", machine)
+    assert other.stages[1].runs == "several launches"
+    assert [stage.name for stage in other.stages][-2:] == ["prior coulomb", "prior zbl"]

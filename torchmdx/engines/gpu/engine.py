@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # What is raised where kernels of CUDA C++ cannot be had.
 UNAVAILABLE: tuple[type[Exception], ...] = (CompileError, CacheError, DriverError)
+SEVERAL = "few atoms are evaluated in several launches"
 
 
 def kernels_for(potential: Potential) -> type[FastTensorNet]:
@@ -74,7 +75,7 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
     if plan.one_launch:
         # Only the driver knows whether all blocks have room.
         use = functools.partial(model.use_one_launch, virials=stress)
-        _take(model, use, "few atoms are evaluated in several launches", ValueError)
+        _take(model, use, SEVERAL, ValueError)
     if isinstance(model, FastTensorNet2) and plan.clusters is not None and model.single is None:
         _take(model, model.use_clusters, "few atoms are evaluated by Triton's kernels")
 
@@ -91,6 +92,14 @@ def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: 
 def planned_for(model: FastTensorNet, plan: Plan | None) -> Plan | None:
     """A plan with the kernels for the capacity of the last `allocate`."""
     return None if plan is None else plan.with_kernels(model.plan, model.capacity)
+
+
+def launches_of(model: FastTensorNet) -> str:
+    """For the name of an engine: whether its kernels are one launch, or why they are not, against the plan."""
+    if model.single is not None:
+        return ", one launch"
+    reasons = [outcome for outcome in model.outcomes if outcome.startswith(SEVERAL)]
+    return f", several launches: {reasons[0].partition(': ')[2]}" if reasons else ""
 
 
 def gave_up(engine: GpuEngine | GpuPriorEngine) -> bool:
@@ -126,11 +135,7 @@ class GpuEngine:
     def reserve(self, capacity: int) -> None:
         allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
         self.plan = planned_for(self.model, self.plan)
-        self.name = f"kernels, {self.model.precision_used}"
-        if self.model.single is not None:
-            self.name += ", one launch"
-        elif self.model.plan.one_launch:
-            self.name += f", several launches: {self.model.outcomes[-1].partition(': ')[2]}"
+        self.name = f"kernels, {self.model.precision_used}{launches_of(self.model)}"
 
     def gave_up(self) -> bool:
         """Whether a launch ended with NaN, because other work kept some of its blocks from starting; reads the device.

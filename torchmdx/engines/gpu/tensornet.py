@@ -95,6 +95,7 @@ class FastTensorNet:
 
         self.config = potential.config
         self.device, self.priors = potential.device, priors
+        self.between = priors  # whether these need several launches
         self.machine = Machine.of(self.device, code=False)
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
@@ -274,7 +275,7 @@ class FastTensorNet:
     def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
         """The kernels for so much work. tiles: launch sizes; None: the fastest."""
         kind = self.network_type.__name__
-        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.priors, tiles=tiles)
+        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.between, tiles=tiles)
 
     def chain_type(self, buffers: Buffers) -> type:
         """The class of the launches: one program per atom, or blocks of atoms."""

@@ -15,7 +15,7 @@ as for many atoms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -23,8 +23,8 @@ from torchmdx.engines.filter_table import BOUND, RadialShares, TabulatedFilters
 from torchmdx.engines.gpu.buffers import Buffers
 from torchmdx.engines.gpu.charge_buffers import ChargeScratch
 from torchmdx.engines.gpu.tensornet import FastTensorNet
-from torchmdx.engines.plan import KernelPlan, Workload, plan_kernels
-from torchmdx.engines.plan.decide import only_coulomb
+from torchmdx.engines.plan import KernelPlan
+from torchmdx.engines.plan.decide import between_passes
 from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
@@ -63,8 +63,8 @@ class FastTensorNet2(FastTensorNet):
         self.row_weights: RowWeights | None = None
         self.clusters: ChargedClusters | None = None
         self.charged_launch: ChargedLaunch | None = None
-        # Whether the only prior is one that a single launch can evaluate, and that prior, from who evaluates priors.
-        self.only_coulomb, self.coulomb = only_coulomb(potential.prior_configs), cast("DirectCoulomb | None", None)
+        self.between = priors and between_passes("TensorNet2", potential.prior_configs)
+        self.coulomb: DirectCoulomb | None = None  # that of a single launch, from who evaluates priors
 
     @property
     def single(self) -> ChargedLaunch | None:
@@ -78,10 +78,6 @@ class FastTensorNet2(FastTensorNet):
         if virials or (self.priors and self.coulomb is None):
             raise ValueError("one launch of a TensorNet2 has no virials, and no priors but one of Coulomb energies")
         self.charged_launch = ChargedLaunch.made_for(self, self.buffers, self.coulomb)
-
-    def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
-        options = dict(priors=self.priors, only_coulomb=self.only_coulomb, tiles=tiles)
-        return plan_kernels("TensorNet2", self.config, work, self.precision, self.machine, **options)
 
     def use_edge_maps(self) -> None:
         """Makes `run` of many edges take the kernels of edge_maps.py from the next `allocate` on.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.gpu.branches import Branch, beside
-from torchmdx.engines.gpu.engine import allocate, gave_up, planned_for, within_of
+from torchmdx.engines.gpu.engine import allocate, gave_up, launches_of, planned_for, within_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.pairs.energy import strained_positions
@@ -77,7 +77,7 @@ class GpuPriorEngine:
         coulombs.sort(key=lambda prior: prior.config.charges != "predicted")
         self.direct = [(prior, self._made_for(prior)) for prior in coulombs]
         summed = [prior for prior, direct in self.direct if prior.splitting is not None and direct.periodic]
-        if isinstance(model, FastTensorNet2) and model.only_coulomb and self.direct:
+        if isinstance(model, FastTensorNet2) and not model.between:
             model.coulomb = self.direct[0][1]
         self.reciprocal = {prior: self._sum_for(prior) for prior in summed}
         new = batch.positions.new_zeros
@@ -109,6 +109,7 @@ class GpuPriorEngine:
         if self.near is None:
             allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
             self.plan = planned_for(self.model, self.plan)
+            self.name = f"kernels and priors, {self.model.precision}{launches_of(self.model)}"
         else:
             self.near.capacity = None
 

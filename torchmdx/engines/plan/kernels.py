@@ -66,14 +66,13 @@ def plan_kernels(
     machine: Machine,
     *,
     priors: bool = False,
-    only_coulomb: bool = False,
     tiles: Tiles | None = None,
 ) -> KernelPlan:
     """The kernels for a network of this kind, "TensorNet" or "TensorNet2", that `serves.fused_kernels`.
 
     Args:
-        priors: Other energies are evaluated between the forward and the backward pass.
-        only_coulomb: They are those of `decide.only_coulomb`.
+        priors: Other energies are evaluated between the forward and the backward pass. Coulomb energies of all pairs do
+            not count for a TensorNet2 (`decide.between_passes`).
         tiles: Launch sizes; None: the fastest.
     """
     if tiles is None:
@@ -82,7 +81,7 @@ def plan_kernels(
     if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(tiles, piece=0)
     if kind == "TensorNet2":
-        return _charged(config, work, precision, machine, replace(tiles, lean=False), priors and not only_coulomb)
+        return _charged(config, work, precision, machine, replace(tiles, lean=False), priors)
     return _plain(config, work, precision, machine, tiles, priors)
 
 
