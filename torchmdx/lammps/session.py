@@ -31,6 +31,7 @@ _ASSIGN = ctypes.CFUNCTYPE(
 _EVALUATE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, _DOUBLE, _DOUBLE, ctypes.POINTER(_DOUBLE), ctypes.POINTER(_DOUBLE), _DOUBLE, _TEXT
 )
+_ATOM_VIRIALS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(_DOUBLE), _TEXT)
 _CLOSE = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
@@ -38,7 +39,8 @@ class _PluginCallbacks(ctypes.Structure):
     """`struct Callbacks` of plugin.h."""
 
     _fields_ = [
-        ("open", _OPEN), ("elements", _ELEMENTS), ("assign", _ASSIGN), ("evaluate", _EVALUATE), ("close", _CLOSE),
+        ("open", _OPEN), ("elements", _ELEMENTS), ("assign", _ASSIGN), ("evaluate", _EVALUATE),
+        ("atom_virials", _ATOM_VIRIALS), ("close", _CLOSE),
     ]  # fmt: skip
 
 
@@ -111,8 +113,9 @@ def register(path: str) -> None:
     """Gives the functions to the plugin that has been loaded from this path."""
     library = ctypes.CDLL(path)
     callbacks = _PluginCallbacks(
-        _OPEN(_open), _ELEMENTS(_elements), _ASSIGN(_assign), _EVALUATE(_evaluate), _CLOSE(_close)
-    )
+        _OPEN(_open), _ELEMENTS(_elements), _ASSIGN(_assign), _EVALUATE(_evaluate), _ATOM_VIRIALS(_atom_virials),
+        _CLOSE(_close),
+    )  # fmt: skip
     _registered.append(callbacks)
     library.torchmdx_register(ctypes.byref(callbacks))
 
@@ -186,6 +189,17 @@ def _evaluate(number: int, cell: Any, energy: Any, energies: Any, forces: Any, v
         energy[0] = result.energy
         energies[0], forces[0] = own.ctypes.data_as(_DOUBLE), of_atoms.ctypes.data_as(_DOUBLE)
         np.ctypeslib.as_array(virial, (9,))[:] = np.asarray(result.virial).ravel()
+
+    return _guarded(message, work)
+
+
+def _atom_virials(number: int, flux: int, virials: Any, message: int) -> int:
+    def work() -> None:
+        session = _sessions[number]
+        assert session.step is not None
+        found = np.ascontiguousarray(session.step.atom_virials(flux=bool(flux)))
+        session.kept = (*session.kept, found)
+        virials[0] = found.ctypes.data_as(_DOUBLE)
 
     return _guarded(message, work)
 
