@@ -1,4 +1,4 @@
-"""Commands of LAMMPS that insert, exchange or replicate atoms: the potential's answer is that of the atoms at their end."""
+"""Commands of LAMMPS that insert, exchange or replicate atoms: energies are those of the atoms that there are then."""
 
 import numpy as np
 import pytest

@@ -7,19 +7,20 @@
 #include "compute.h"
 #include "domain.h"
 #include "error.h"
-#include "exclusions.h"
 #include "force.h"
 #include "lammps.h"
 #include "memory.h"
 #include "modify.h"
 #include "neighbor.h"
+#include "torchmdx_exclusions.h"
+#include "torchmdx_python.h"
 #include "universe.h"
 #include "update.h"
 #include "utils.h"
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
-#include <dlfcn.h>
 #include <mpi.h>
 
 using namespace LAMMPS_NS;
@@ -33,25 +34,15 @@ extern "C" void torchmdx_register(const Callbacks *given)
   registered = true;
 }
 
-/* Asks the Python of this process for the callbacks. Returns why there are none, or an empty string. */
+/* Asks Python for the callbacks. Returns why there are none, or an empty string. */
 static std::string find_callbacks()
 {
   if (registered) return "";
-  auto initialized = (int (*)()) dlsym(RTLD_DEFAULT, "Py_IsInitialized");
-  auto ensure = (int (*)()) dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
-  auto release = (void (*)(int)) dlsym(RTLD_DEFAULT, "PyGILState_Release");
-  auto run = (int (*)(const char *, void *)) dlsym(RTLD_DEFAULT, "PyRun_SimpleStringFlags");
-  if (!initialized || !ensure || !release || !run || !initialized())
-    return "pair_style torchmdx needs LAMMPS inside of Python: run the input with `torchmdx lammps -in FILE`, or from "
-           "a script with LAMMPS's Python module";
-  Dl_info info;
-  if (!dladdr((void *) &torchmdx_register, &info)) return "the path of the plugin was not found";
-  const std::string code =
-      std::string("import torchmdx.lammps.session as _s; _s.register('") + info.dli_fname + "'); del _s";
-  const int state = ensure();
-  const int failed = run(code.c_str(), nullptr);
-  release(state);
-  return failed || !registered ? "torchmdx could not be imported by the Python of this process" : "";
+  const std::string reason = torchmdx::start_python();
+  if (!reason.empty()) return reason;
+  const auto address = std::to_string(reinterpret_cast<std::uintptr_t>(&torchmdx_register));
+  const bool done = torchmdx::run_python("import torchmdx.lammps.session as _s; _s.register(" + address + "); del _s");
+  return done && registered ? "" : "torchmdx could not be imported by " + torchmdx::python_name();
 }
 
 PairTorchmdx::PairTorchmdx(LAMMPS *lmp) : Pair(lmp)

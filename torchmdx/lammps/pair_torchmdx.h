@@ -1,10 +1,16 @@
 /* pair_style torchmdx MODEL [precision P] [device D] [charge Q]; pair_coeff * * H O ... */
 
+#ifdef PAIR_CLASS
+// clang-format off
+PairStyle(torchmdx,PairTorchmdx);
+// clang-format on
+#else
+
 #ifndef TORCHMDX_LAMMPS_PAIR_H
 #define TORCHMDX_LAMMPS_PAIR_H
 
 #include "pair.h"
-#include "plugin.h"
+#include "torchmdx_plugin.h"
 #include <string>
 #include <vector>
 
@@ -54,4 +60,5 @@ class PairTorchmdx : public Pair {
 
 }    // namespace LAMMPS_NS
 
+#endif
 #endif
