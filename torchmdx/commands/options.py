@@ -60,9 +60,9 @@ def add_coulomb_option(parser: Any) -> None:
     """--coulomb and --coulomb-cutoff, for commands that take a potential."""
     parser.add_argument(
         "--coulomb",
-        choices=("ewald", "reaction_field"),
+        choices=("ewald", "reaction_field", "reaction_field_everywhere"),
         help="sum the potential's Coulomb energy of periodic structures over all images, or truncate it with a "
-        "reaction field (default: as the potential was made)",
+        "reaction field, of other structures too with the last choice (default: as the potential was made)",
     )
     parser.add_argument(
         "--coulomb-cutoff",
