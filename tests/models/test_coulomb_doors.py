@@ -204,12 +204,12 @@ def test_commands_truncate_the_energy_of_molecules_too(charged, checkpoint, box,
     box.pbc = False
     write(tmp_path / "cluster.extxyz", box)
     found = {}
-    for coulomb in TREATMENTS:
+    for chosen in TREATMENTS:
         words = ["energy", tmp_path / "cluster.extxyz", "--model", checkpoint, "--device", "cpu", "--json"]
-        assert cli.main([*map(str, words), "--dtype", "float64", "--coulomb", coulomb]) == 0
-        found[coulomb] = json.loads(capsys.readouterr().out)[0]["energy"]
-        exact = evaluate(with_coulomb_cutoff(charged, None, coulomb), System.from_ase(box), forces=False).energy
-        assert found[coulomb] == pytest.approx(float(exact), rel=1e-9)
+        assert cli.main([*map(str, words), "--dtype", "float64", "--coulomb", chosen]) == 0
+        found[chosen] = json.loads(capsys.readouterr().out)[0]["energy"]
+        exact = evaluate(with_coulomb_cutoff(charged, None, chosen), System.from_ase(box), forces=False).energy
+        assert found[chosen] == pytest.approx(float(exact), rel=1e-9)
     assert abs(found["reaction_field_everywhere"] - found["reaction_field"]) > 1e-6
 
 

@@ -1,9 +1,12 @@
-"""Decoupling a region from its surroundings with openmmtools, after `create_mixed_system`: energies and a free energy."""
+"""Decoupling a region from its surroundings with openmmtools, after `create_mixed_system`: energies, a free energy."""
+
+import re
 
 import numpy as np
 import openmm
 import pytest
 from mm_systems import SOLUTE, mm_system, water_box
+from mpi import ROOT
 from openmm import app
 
 from torchmdx.dynamics.reweighting import errors_of_differences, free_energies
@@ -132,3 +135,20 @@ def exact_difference(mixed: openmm.System, samples: int = 200_000) -> float:
     weights = np.exp(-(inside - inside.min()) / KT)
     return KT * float(np.log((weights * np.exp(-across / KT)).sum() / weights.sum()))
 
+
+def test_the_page_runs(monkeypatch, capsys) -> None:
+    """With two windows that overlap, few samples and a small box."""
+    pytest.importorskip("openmmtools")
+    page = (ROOT / "docs" / "free_energies.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "openmmtools" in block]
+    for old, new in {
+        r"STERICS = .*": "STERICS = [1.0, 1.0]",
+        r"CHARGES = .*": "CHARGES = [1.0, 0.97]",
+        r"SAMPLES, APART = .*": "SAMPLES, APART = 4, 2",
+        r"2\.6, 2\.6, 2\.6": "2.0, 2.0, 2.0",
+    }.items():
+        code, count = re.subn(old, new, code)
+        assert count == 1
+    monkeypatch.chdir(ROOT)
+    exec(code, {})
+    assert re.search(r"ΔG\(hydration\): -?\d+\.\d \+- \d", capsys.readouterr().out)
