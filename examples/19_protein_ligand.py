@@ -41,8 +41,8 @@ def read_ligand(path: str, force_field: app.ForceField) -> app.Modeller:
     force_field.loadFile(
         io.StringIO(
             f'<ForceField><AtomTypes>{types}</AtomTypes><Residues><Residue name="LIG">{atoms}</Residue></Residues>'
-            '<NonbondedForce coulomb14scale="0.8333333333333334" lj14scale="0.5"><UseAttributeFromResidue name="charge"/>'
-            f"{radii}</NonbondedForce></ForceField>"
+            '<NonbondedForce coulomb14scale="0.8333333333333334" lj14scale="0.5">'
+            f'<UseAttributeFromResidue name="charge"/>{radii}</NonbondedForce></ForceField>'
         )
     )
     return app.Modeller(topology, molecule.GetConformer().GetPositions() * unit.angstrom)
