@@ -61,8 +61,10 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         from torchmdx.dynamics.run import device_run
 
         return device_run.run(options, interrupts)
-    names = ("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory")
-    names += ("save_velocities", "relaxation", "max_force_difference", "small_steps")
+    names = (
+        *("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory"),
+        *("save_velocities", "relaxation", "max_force_difference", "small_steps"),
+    )
     others = {name: getattr(options, name) for name in names}
     for name, given in others.items():
         if given is not None:

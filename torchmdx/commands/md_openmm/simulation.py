@@ -266,8 +266,9 @@ def make_integrator(settings: RunSettings, seed: int) -> openmm.Integrator:
     if not isinstance(chosen, Langevin):
         raise ValueError(f"--thermostat {chosen.name} needs --engine torchmdx, got it with --engine openmm")
     if settings.fast is not None:
-        further = dict(temperature=settings.temperature, friction=chosen.friction)
-        integrator = multiple_step_integrator(*given, **further, groups=groups)
+        integrator = multiple_step_integrator(
+            *given, temperature=settings.temperature, friction=chosen.friction, groups=groups
+        )
     else:
         integrator = openmm.LangevinMiddleIntegrator(settings.temperature, chosen.friction, timestep)
     integrator.setRandomNumberSeed(seed)
