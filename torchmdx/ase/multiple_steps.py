@@ -23,9 +23,9 @@ class MultipleTimeSteps(MolecularDynamics):  # type: ignore[misc]
 
     Example::
 
-        atoms.calc = Calculator()
-        dynamics = MultipleTimeSteps(atoms, 0.5 * units.fs, Calculator("fast.safetensors"), 4, temperature_K=300)
-        dynamics.run(1000)  # 1000 outer steps of 2 fs
+        atoms.calc, fast = torchmdx.Calculator("model.safetensors"), torchmdx.Calculator("fast.safetensors")
+        dynamics = MultipleTimeSteps(atoms, 0.5 * units.fs, fast, inner=4, temperature_K=300)
+        dynamics.run(10)  # 10 outer steps of 2 fs
 
     A step of ASE is an outer one, of `inner` times `timestep`: `run`, intervals and `get_time` count these. Numbers of
     units are ASE's.

@@ -40,6 +40,8 @@ def add_difference(
     The energy of the system is then that with `potential`, and a multiple time step integrator can evaluate the
     difference once in several inner steps::
 
+        from torchmdx.openmm import add_difference, add_potential
+
         fast = add_potential(system, topology, "fast.safetensors")  # or (fast,) = find(create_mixed_system(...))
         add_difference(system, fast, "model.safetensors")
         integrator = openmm.MTSLangevinIntegrator(300, 1.0, 0.002, [(1, 1), (0, 4)])  # 2 fs outer, 0.5 fs inner
