@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from ase import Atoms
-    from ase.calculators.calculator import BaseCalculator
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +31,7 @@ class MultipleTimeSteps(MolecularDynamics):  # type: ignore[misc]
 
     Args:
         timestep: Of the inner steps.
-        fast: A calculator near that of the atoms, which is evaluated `inner` times as often.
+        fast: A calculator of ASE, near that of the atoms, which is evaluated `inner` times as often.
         temperature_K: None for constant energy.
         friction: In 1 / ASE's unit of time.
         rng: A NumPy generator of random numbers.
@@ -46,7 +45,7 @@ class MultipleTimeSteps(MolecularDynamics):  # type: ignore[misc]
         self,
         atoms: Atoms,
         timestep: float,
-        fast: BaseCalculator,
+        fast: Any,
         inner: int,
         *,
         temperature_K: float | None = None,
