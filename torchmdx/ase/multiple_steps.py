@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-class MultipleTimeSteps(MolecularDynamics):  # type: ignore[misc]
+class MultipleTimeSteps(MolecularDynamics):
     """Velocity Verlet-RESPA, or BAOAB-RESPA at a temperature, as of `torchmdx.dynamics.multiple_steps`.
 
     Example::
