@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -58,8 +58,7 @@ class DomainStep:
     often it grew. capacity: atoms to begin with. mode, precision, audit_every: as for CapturedStep. charge: of the
     whole system.
 
-    Raises:
-        ValueError: For a potential that cannot be divided (`why_not`).
+    A potential that cannot be divided (`why_not`) needs a domain that owns all atoms.
     """
 
     def __init__(
@@ -99,6 +98,9 @@ class DomainStep:
         The first num_owned atoms are owned. num_total: atoms of the whole system. hops [N]: ascending, 0 for owned
         atoms; for ghosts a lower bound, at least 1, of the steps between neighbours from an owned atom to them, until
         the next `assign`. With them, layers evaluate only atoms that matter; None: 1 for all ghosts.
+
+        Raises:
+            ValueError: For ghosts, or a part of the atoms, with a potential that cannot be divided.
         """
         positions, numbers = np.asarray(positions, dtype=np.float64), np.asarray(numbers)
         count = len(numbers)
@@ -154,9 +156,14 @@ class DomainStep:
 
         Args:
             flux: False for `edge_virials`, True for `flux_virials`.
+
+        Raises:
+            ValueError: For a potential that cannot be divided (`why_not`).
         """
         if self.num_owned == 0:
             return np.zeros((self.num_atoms, 3, 3))
+        if self.undivided is not None:
+            raise ValueError(f"virials of atoms need a potential that can be divided: {self.undivided}")
         step = self._assigned()
         assert self._atoms is not None
         domain = self._domain(self.inputs.copy(), *self._atoms, step.buffers.host_inputs["cell"][0].double().numpy())
@@ -187,25 +194,26 @@ class DomainStep:
             positions = np.concatenate([positions, self._padding(missing, positions, cell)])
             numbers = np.concatenate([numbers, np.full(missing, numbers[0])])
             hops = np.concatenate([hops, np.full(missing, levels, dtype=np.int32)])
-        return self._domain(positions, numbers, hops, cell)
+        domain = self._domain(positions, numbers, hops, cell)
+        if self.undivided is None:
+            return domain
+        return Batch(**{field.name: getattr(domain, field.name) for field in fields(Batch)})
 
     def _domain(
         self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
     ) -> Domain:
         levels = self.num_hops + 1
         within = np.searchsorted(hops, np.arange(levels), side="right")
-        whole: dict[str, Any] = dict(
+        return Domain(
             positions=torch.tensor(positions, device="cpu"),
             atomic_numbers=torch.tensor(numbers, dtype=torch.int64, device="cpu"),
             system_index=torch.zeros(len(numbers), dtype=torch.int64, device="cpu"),
             cell=torch.tensor(cell, device="cpu")[None],
             pbc=self.pbc[None],
             charge=torch.tensor([self.charge], dtype=torch.float64, device="cpu"),
+            hops=torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu"),
+            within=torch.tensor(within, dtype=torch.int32, device="cpu"),
         )
-        if self.undivided is not None:
-            return Batch(**whole)
-        hops_of = torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu")
-        return Domain(**whole, hops=hops_of, within=torch.tensor(within, dtype=torch.int32, device="cpu"))
 
     def _padding(self, count: int, positions: NDArray[np.float64], cell: NDArray[np.float64]) -> NDArray[np.float64]:
         """Positions [count,3] beyond all others along a direction without periodicity, in layers across it."""
