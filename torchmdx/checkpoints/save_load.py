@@ -77,7 +77,7 @@ def load(
         FileNotFoundError: For a missing file.
         ValueError: With the file and the reason, for a file that is damaged or is not a potential.
     """
-    source = _of_head(source, head)
+    source = of_head(source, head)
     if sha256 is not None and not _is_single_file(source):
         raise ValueError(f"sha256 needs a single file, got {source!r}")
     file = opened(source, sha256) if _is_single_file(source) else source
@@ -162,7 +162,7 @@ def read_any(
     return read_ensemble(file)
 
 
-def _of_head(source: Sources | None, head: str | None) -> Sources | None:
+def of_head(source: Sources | None, head: str | None) -> Sources | None:
     """The source with a head, which each of several files has to have."""
     if head is None:
         return source

@@ -66,7 +66,7 @@ def split(
         if train is None:
             del wanted["train"]
         groups = copies if by == "frame" else np.unique(_groups(store, by)[pool], return_inverse=True)[1].reshape(-1)
-        drawn = _joined(_by_groups(groups, wanted, generator, by), copies)
+        drawn = join_copies(_by_groups(groups, wanted, generator, by), copies)
     return {name: np.sort(pool[drawn[name]]).astype(np.int64) for name in PARTS}
 
 
@@ -118,7 +118,7 @@ def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.
     return {name: np.flatnonzero(part_of[groups] == k) for k, name in enumerate(DRAWN)}
 
 
-def _joined(drawn: Split, copies: NDArray[np.int64]) -> Split:
+def join_copies(drawn: Split, copies: NDArray[np.int64]) -> Split:
     """The same parts, but for copies: all of them join the part that has one of them and is drawn first."""
     part_of = np.full(len(copies), len(DRAWN))
     for number, name in enumerate(DRAWN):

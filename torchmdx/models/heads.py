@@ -109,6 +109,17 @@ class MultiHead(Potential):
         return found.to(device=self.device).train(self.training)
 
 
+def one_head(potential: Potential) -> Potential:
+    """The potential of the default head, of another potential itself."""
+    return potential.one(potential.heads.default) if isinstance(potential, MultiHead) else potential
+
+
+def select_heads(potential: Potential, index: Tensor, batch: Batch) -> None:
+    """`MultiHead.select`; nothing for other potentials."""
+    if isinstance(potential, MultiHead):
+        potential.select(index, batch)
+
+
 def _together(cards: list[Card]) -> Card:
     """Elements that one of the heads was trained on."""
     known = [card.elements for card in cards]

@@ -41,7 +41,9 @@ def described(source: Source) -> str:
 def read(source: Source, read_one: Callable[[Source], Reading]) -> list[Reading]:
     """The members, in their order. Raises ValueError, naming the file, as for a single potential."""
     found = unpack(*deserialized(source), source.origin)
-    return [reading_of(*held, f"{source.origin}/member {k}", source.sha256, source.head) for k, held in enumerate(found)]
+    return [
+        reading_of(*held, f"{source.origin}/member {k}", source.sha256, source.head) for k, held in enumerate(found)
+    ]
 
 
 def to_bytes(readings: Sequence[Potential | Reading], spread_factors: Factors = UNCALIBRATED) -> bytes:

@@ -78,7 +78,11 @@ def _of_heads(potential: MultiHead) -> Contents:
     metadata, tensors = held[0][0], {name: value for name, value in held[0][1].items() if not _is_of_head(name)}
     for number, (_, found) in enumerate(held):
         tensors |= {f"{PREFIX}{number}.{name}": value for name, value in found.items() if _is_of_head(name)}
-    named = {"names": potential.heads.names, "default": potential.heads.default, "cards": [m.get("card") for m, _ in held]}
+    named = {
+        "names": potential.heads.names,
+        "default": potential.heads.default,
+        "cards": [m.get("card") for m, _ in held],
+    }
     return {**metadata, "format_version": str(WITH_HEADS), "heads": json.dumps(named)}, tensors
 
 
