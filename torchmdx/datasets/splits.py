@@ -50,9 +50,9 @@ def split(
     pool = np.arange(len(store)) if among is None else np.asarray(among, np.int64)
     pool = pool[~store.isolated[pool]]
     total = len(pool)
-    wanted = {name: _count(name, size, total) for name, size in (("validation", validation), ("test", test))}
+    wanted = {name: count_of(name, size, total) for name, size in (("validation", validation), ("test", test))}
     left = total - sum(wanted.values())
-    wanted["train"] = left if train is None else _count("train", train, total)
+    wanted["train"] = left if train is None else count_of("train", train, total)
     if wanted["train"] < 1 or wanted["train"] > left:
         asked = ", ".join(f"{name} {wanted[name]}" for name in PARTS)
         raise ValueError(f"train must be at least 1 and the parts at most the {total} frames of the store, got {asked}")
@@ -70,7 +70,8 @@ def split(
     return {name: np.sort(pool[drawn[name]]).astype(np.int64) for name in PARTS}
 
 
-def _count(name: str, size: float | int, total: int) -> int:
+def count_of(name: str, size: float | int, total: int) -> int:
+    """The number of frames of a part, from a count or a fraction. Raises ValueError for anything else."""
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not math.isfinite(size) or size < 0:
         raise ValueError(f"{name} must be a count or a fraction of frames, got {size!r}")
     if isinstance(size, int):

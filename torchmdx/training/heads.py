@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.checkpoints.locate import head_names, with_head
-from torchmdx.datasets.splits import Split, join_copies, split
+from torchmdx.datasets.splits import PARTS, Split, count_of, split
 from torchmdx.datasets.store import Store
 from torchmdx.training.config import Config
 from torchmdx.training.data_section import DataSection, files_of
@@ -65,19 +65,40 @@ def _by_file(data: DataSection, store: Store) -> Indices:
     return np.array([numbers.get(source, 0) for source in store.sources], np.int64)[store.origin_files]
 
 
-def split_by_head(data: DataSection, store: Store, among: Indices, **draw: Any) -> Split:
-    """As `split`, with sizes that apply to the frames of each head; copies are in one part, whatever their heads.
+def split_by_head(data: DataSection, store: Store, **draw: Any) -> Split:
+    """As `split`, with sizes that apply to the frames of each head.
 
-    Raises ValueError, naming the head, as `split`.
+    Copies of a structure are in one part, whatever their heads: a head draws what it lacks beside those that earlier
+    ones have drawn. Raises ValueError, naming the head, as `split`.
     """
-    of_frames, drawn = _by_file(data, store), []
+    of_frames, part_of = _by_file(data, store), np.full(int(store.copies.max()) + 1, -1)  # of groups of copies
     for number, name in enumerate(data.heads):
-        try:
-            drawn.append(split(store, among=among[of_frames[among] == number], **draw))
-        except ValueError as error:
-            raise ValueError(f"the head {name}: {error}") from None
-    joined = join_copies({part: np.concatenate([one[part] for one in drawn]) for part in drawn[0]}, store.copies)
-    return {part: np.sort(indices).astype(np.int64) for part, indices in joined.items()}
+        mine = np.flatnonzero((of_frames == number) & ~store.isolated)
+        drawn = part_of[store.copies[mine]]
+        free = mine[drawn < 0]
+        if len(free):
+            try:
+                sizes = _lacking(draw, drawn, len(free))
+                found = split(store, among=free, **(draw | sizes))
+            except ValueError as error:
+                raise ValueError(f"the head {name}: {error}") from None
+            for part, indices in found.items():
+                part_of[store.copies[indices]] = PARTS.index(part)
+    parts = np.where(store.isolated, -1, part_of[store.copies])
+    return {part: np.flatnonzero(parts == k).astype(np.int64) for k, part in enumerate(PARTS)}
+
+
+def _lacking(draw: Mapping[str, Any], drawn: Indices, free: int) -> dict[str, int]:
+    """How many frames of each part a head has to draw, of `free`, beside those that are drawn; one is left to train."""
+    sizes, left = {}, free - 1
+    for part in ("test", "validation"):
+        lacking = count_of(part, draw[part], len(drawn)) - int((drawn == PARTS.index(part)).sum())
+        sizes[part] = min(max(lacking, 0), left) if len(drawn) > free else max(lacking, 0)
+        left -= sizes[part]
+    if draw["train"] is not None:
+        lacking = count_of("train", draw["train"], len(drawn)) - int((drawn == PARTS.index("train")).sum())
+        sizes["train"] = max(lacking, 1)
+    return sizes
 
 
 def beginnings(config: Config) -> Mapping[str, str | Path]:

@@ -103,7 +103,7 @@ def _parts(data: DataSection, store: Store) -> Split:
     """The frames of the files of each part, and those that are drawn from the others."""
     draw = dict(seed=data.seed, by=data.split_by, **data.sizes())
     if data.heads:
-        return split_by_head(data, store, np.arange(len(store)), **draw)
+        return split_by_head(data, store, **draw)
     given = {name: files for name, files in data.part_files().items() if name != "train"}
     if not given:
         return split(store, **draw)
