@@ -38,6 +38,7 @@ BASE = {
     "data.energy_key": "energy_xtb",
     "data.forces_key": "forces_xtb",
 }
+DEFAULT_NETWORK = {"model.num_channels": 128, "model.num_layers": 2, "model.num_radial": 32, "model.cutoff": 5.0}
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "huber": {"loss.forces.function": "huber", "loss.forces.delta": 0.1},
@@ -48,14 +49,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rate 2e-3": {"optimizer.learning_rate": 2e-3},
     "rate 4e-3": {"optimizer.learning_rate": 4e-3},
     "rate 1e-2": {"optimizer.learning_rate": 1e-2},
-    "rate 4e-3, energies last": {
+    "rate 4e-3 and energies last": {
         "optimizer.learning_rate": 4e-3,
         "loss.energy.weight": 0.1,
         "loss.energy.final_weight": 10.0,
         "loss.change_from": 0.75,
         "loss.change_to": 0.75,
     },
-    "rate 4e-3, huber": {
+    "rate 4e-3 and huber": {
         "optimizer.learning_rate": 4e-3,
         "loss.forces.function": "huber",
         "loss.forces.delta": 0.1,
@@ -71,7 +72,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "batch 5": {"training.batch_size": 5},
 }
 MACE = {
-    "model": "MACE", "hidden_irreps": "32x0e+32x1o", "r_max": 4.0, "batch_size": 10, "max_num_epochs": 60, "ema": None,
+    "model": "MACE", "hidden_irreps": "32x0e", "r_max": 4.0, "batch_size": 10, "max_num_epochs": 60, "ema": None,
     "ema_decay": 0.99, "energy_key": "energy_xtb", "forces_key": "forces_xtb", "E0s": "isolated", "device": "cpu",
     "default_dtype": "float32", "valid_batch_size": 20, "scheduler_patience": 5, "patience": 200,
 }  # fmt: skip
@@ -149,17 +150,21 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(VARIANTS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--mace")
+    parser.add_argument("--channels", type=int, default=32, help="128: the default network, of 2 layers and 5 Å")
     parser.add_argument("--epochs", type=int, default=30)
     options = parser.parse_args()
     data = options.folder.resolve()
     names = ["MACE"] if options.mace else options.only.split(",")
     for seed in map(int, options.seeds.split(",")):
         for name in names:
-            settings = VARIANTS.get(name, {}) | {"training.epochs": options.epochs}
-            made = of_mace(data, options.mace, seed, options.epochs) if options.mace else trained(data, settings, seed)
-            row = {"settings": name, "seed": seed, "epochs": options.epochs, "cpu_s": round(made[0]), **made[1]}
+            if options.mace:
+                made = of_mace(data, options.mace, seed, options.epochs)
+            else:
+                network = DEFAULT_NETWORK if options.channels == 128 else {"model.num_channels": options.channels}
+                made = trained(data, VARIANTS[name] | network | {"training.epochs": options.epochs}, seed)
+            row = {"settings": name, "channels": options.channels, "seed": seed, "epochs": options.epochs, "cpu_s": round(made[0]), **made[1]}
             print(json.dumps(row), flush=True)
-            update("training_tail", [row], ("settings", "seed", "epochs"))
+            update("training_tail", [row], ("settings", "channels", "seed", "epochs"))
 
 
 if __name__ == "__main__":
