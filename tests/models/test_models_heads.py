@@ -32,7 +32,7 @@ def test_every_system_of_a_batch_has_the_energies_and_forces_of_its_head(head):
         part.network = parts["low"].network  # what heads share
     several = MultiHead(parts, "low")
     systems = [system(1, 3), system(2, 5), system(3, 4)]
-    batch, chosen = Batch.of(*systems), ("high", "low", "high")
+    batch, chosen = Batch.of(systems), ("high", "low", "high")
     select_heads(several, torch.tensor([several.heads.index(name, "") for name in chosen]), batch)
     found = evaluate(several, batch)
     for number, name in enumerate(chosen):
