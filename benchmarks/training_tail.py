@@ -162,7 +162,14 @@ def main() -> None:
             else:
                 network = DEFAULT_NETWORK if options.channels == 128 else {"model.num_channels": options.channels}
                 made = trained(data, VARIANTS[name] | network | {"training.epochs": options.epochs}, seed)
-            row = {"settings": name, "channels": options.channels, "seed": seed, "epochs": options.epochs, "cpu_s": round(made[0]), **made[1]}
+            row = {
+                "settings": name,
+                "channels": options.channels,
+                "seed": seed,
+                "epochs": options.epochs,
+                "cpu_s": round(made[0]),
+                **made[1],
+            }
             print(json.dumps(row), flush=True)
             update("training_tail", [row], ("settings", "channels", "seed", "epochs"))
 

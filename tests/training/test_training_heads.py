@@ -31,14 +31,18 @@ def other_theory(index, frame):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with stores of two levels of theory, of which ten structures are the same, and a training of both."""
+    """A folder with stores of two levels of theory, of which ten structures are the same; a training of both."""
     folder = tmp_path_factory.mktemp("world")
     made_up.store(folder / "low", 24, seed=5, sizes=(3, 5))
     made_up.store(folder / "high", 10, seed=5, sizes=(3, 5), change=other_theory)
     made_up.store(folder / "more", 12, seed=8, sizes=(3, 5), change=other_theory)
     values = made_up.values(
         "",
-        data={"heads": {"low": str(folder / "low"), "high": [str(folder / "high"), str(folder / "more")]}, "validation": 4, "test": 3},
+        data={
+            "heads": {"low": str(folder / "low"), "high": [str(folder / "high"), str(folder / "more")]},
+            "validation": 4,
+            "test": 3,
+        },
         loss={"head_weights": {"high": 2.0}},
         training={"epochs": 2, "batch_size": 4},
         output={"report": True},

@@ -45,16 +45,19 @@ def prepare_potential(
     device: torch.device | str,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
     head: str | None = None,
 ) -> Potential | Ensemble:
     """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb, head: as for `load`.
+    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb, coulomb_accuracy, head: as for
+    `load`.
 
     Raises:
         TypeError: For anything else, and as `load`.
     """
-    return with_coulomb_cutoff(_prepared(chosen_head(potential, head), dtype, device), coulomb_cutoff, coulomb)
+    prepared = _prepared(chosen_head(potential, head), dtype, device)
+    return with_coulomb_cutoff(prepared, coulomb_cutoff, coulomb, coulomb_accuracy)
 
 
 def chosen_head(potential: PotentialSource, head: str | None) -> PotentialSource:

@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.runtime.devices import choose_device
 
     device = choose_device(options.device or torch.device("cpu"))
-    treatment = (options.coulomb_cutoff, options.coulomb)
-    potential = prepare_potential(options.potential, DTYPES[options.dtype], device, *treatment, options.head)
+    treatment = (options.coulomb_cutoff, options.coulomb, options.coulomb_accuracy, options.head)
+    potential = prepare_potential(options.potential, DTYPES[options.dtype], device, *treatment)
     made = export(potential, options.output)
     print(
         f"wrote {made.path}: {made.num_bytes / 1e6:.1f} MB for {device.type}, {options.dtype}, cutoff "
