@@ -53,7 +53,7 @@ def plan_for(
     work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
     work = replace(work, search_cutoff=potential.search_cutoff(batch))
     network = Network.of(potential)
-    machine = machine or Machine.of(potential.device, code=network.is_built_in and precision != "float64")
+    machine = machine or Machine.of(potential.device, code=network.is_built_in, dtype=network.dtype)
     facts = (potential.config, potential.prior_configs, work, precision, machine, network)
     return plan(*facts, registered=registered(), engine=engine)
 
