@@ -22,8 +22,8 @@ Knots are uniform in a stretched distance
 In interval k = floor(x), with t = x - k - origin, a filter is Σ_q a_q t^q. The table stores these coefficients and not
 values and slopes at the knots, because differences of nearly equal values would amplify the rounding to float32. The
 fifth degree needs about 110 intervals for an error of 1e-6 and the third 900: the table fits into first-level caches.
-The eleventh needs as many for 1e-11 in float64, where powers are of the distance from the middle of an interval: at its
-end they would amplify rounding to 4e-10.
+The ninth needs 190 for 1e-10 in float64. There, powers are of the distance from the middle of an interval: those from
+its end would amplify rounding.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Polynomial:
 
     @property
     def solve(self) -> Tensor:
-        """Coefficients from value and slope at each node, float64, of exact fractions: inverted in floats, 1e-9 is lost."""
+        """Coefficients from value and slope at each node, float64, from exact fractions: floats would lose 1e-9."""
         size = self.degree + 1
         rows = []
         for t in (Fraction(node) - Fraction(self.origin) for node in self.nodes):
@@ -85,10 +85,10 @@ class Polynomial:
 
 
 FIFTH = Polynomial((0.0, 0.5, 1.0), 0.0)
-ELEVENTH = Polynomial((0.0, 0.125, 0.375, 0.625, 0.875, 1.0), 0.5)
+NINTH = Polynomial((0.0, 0.25, 0.5, 0.75, 1.0), 0.5)
 DEGREE = FIFTH.degree
 # Largest error of a filter's value and slope, relative to the largest value and slope of its set; and in float64.
-BOUND, BOUND_DOUBLE = 1e-6, 1e-11
+BOUND, BOUND_DOUBLE = 1e-6, 1e-10
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ class Stretch:
 class TabulatedFilters(nn.Module):
     """Callable like `TensorNet.filters`: distances [E], Å -> one [E,3,C] for the embedding and for every layer.
 
-    coefficients [L+1,n,D+1,3,C] of powers of t - origin; own [L+1,3,C], the exact filters of distance 0 (an atom's message to itself).
+    coefficients [L+1,n,D+1,3,C] of powers of t - origin; own [L+1,3,C], the exact filters of distance 0 (an atom's
+    message to itself).
 
     Args:
         error: The largest measured error of values and of slopes, relative to the largest value and slope of the set.
@@ -141,9 +142,7 @@ class TabulatedFilters(nn.Module):
     coefficients: Tensor
     own: Tensor
 
-    def __init__(
-        self, coefficients: Tensor, own: Tensor, stretch: Stretch, error: float, origin: float = 0.0
-    ) -> None:
+    def __init__(self, coefficients: Tensor, own: Tensor, stretch: Stretch, error: float, origin: float = 0.0) -> None:
         super().__init__()
         self.register_buffer("coefficients", coefficients)
         self.register_buffer("own", own)
@@ -304,7 +303,7 @@ def table_of(
         table = _kept.get(key)
     if table is None:
         dtype = network.readout.weight.dtype
-        table = tabulate(filters, *((BOUND_DOUBLE, dtype, ELEVENTH) if dtype == torch.float64 else (BOUND, dtype)))
+        table = tabulate(filters, *((BOUND_DOUBLE, dtype, NINTH) if dtype == torch.float64 else (BOUND, dtype)))
     with _lock:
         _kept.pop(key, None)
         _kept[key] = table  # the newest is the last entry

@@ -56,10 +56,10 @@ class Call(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class NetworkResult:
-    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3] in the dtype of the potential: buffers, reused.
+    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3]: buffers, reused.
 
-    channels [N,(L+1)K], in that dtype: charges of the embedding and of every layer, where they were asked for; of a network
-    without a head its features [N,C].
+    channels [N,(L+1)K]: charges of the embedding and of every layer, where they were asked for; of a network without a
+    head its features [N,C]. These and the forces are in the dtype of the potential.
     """
 
     energy: Tensor

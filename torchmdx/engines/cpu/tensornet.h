@@ -21,7 +21,7 @@
 #if REAL_BITS == 64
 #define REAL double
 #define REAL_INTEGER int64_t
-enum { TERMS = 12 };
+enum { TERMS = 10 };
 #else
 #define REAL float
 #define REAL_INTEGER int32_t

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.filter_table import ELEVENTH, FIFTH, TabulatedFilters
+from torchmdx.engines.filter_table import FIFTH, NINTH, TabulatedFilters
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.interaction import Interaction
@@ -22,13 +22,13 @@ from torchmdx.models.tensors import PartwiseLinear
 from torchmdx.runtime.c_arrays import CPU, address
 
 SLICE = 16
-TERMS = {torch.float32: 6, torch.float64: 12}  # of a filter's polynomial, by the type of all numbers
+TERMS = {torch.float32: 6, torch.float64: 10}  # of a filter's polynomial, by the type of all numbers
 MOST_LAYERS = 64  # as in tensornet.h
 MOST_NETWORKS = 2  # of a head
 # The numbers of tensornet.h.
 ACTIVATION_NUMBERS = {"silu": 0, "swish": 0, "ssp": 1, "tanh": 2, "sigmoid": 3, "mish": 4}
 POINTER, INTEGER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-assert list(TERMS.values()) == [FIFTH.degree + 1, ELEVENTH.degree + 1]
+assert list(TERMS.values()) == [FIFTH.degree + 1, NINTH.degree + 1]
 assert set(ACTIVATION_NUMBERS) == set(ACTIVATIONS)
 assert MOST["num_layers"] <= MOST_LAYERS
 
