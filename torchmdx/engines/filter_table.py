@@ -44,6 +44,7 @@ from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
+from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.runtime.isolation import isolated
 
 MOST_INTERVALS = 8192
@@ -184,7 +185,8 @@ def tabulate(
         raise ValueError(f"bound must be > 0, got {bound}")
     exact = copy.deepcopy(network).double()
     cutoff = float(network.config.cutoff)
-    with torch.no_grad():
+    # One thread: equal bits whatever their number, and no waiting for others on a busy machine, which took a minute.
+    with torch.no_grad(), limited_to(1):
         table = min(
             (_build(exact, Stretch(FEWEST_INTERVALS, cutoff, w), polynomial) for w in MIXTURES),
             key=lambda table: table.error,
