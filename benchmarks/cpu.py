@@ -8,8 +8,8 @@ The models, weights and structures of step.py, crystals, and the steps of traini
 a process of its own, since settings of memory and waiting threads take effect when a process starts. Evaluations are
 also timed beside a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search
 included. force_error: relative, against the exact model in float64, where the structure is small enough. Results go
-to cpu.json. --precision: float32, float64 and, on one thread, the exact model in float64, in turn in one process, ms the
-least of all times; and the first and second Hessian; to cpu_precision.json.
+to cpu.json. --precision: float32, float64 and, on one thread, the exact model in float64, in turn in one process, ms
+the least of all times; and the first and second Hessian; to cpu_precision.json.
 """
 
 from __future__ import annotations
