@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchmdx.checkpoints.save_load import load_ensemble as load_ensemble
     from torchmdx.checkpoints.save_load import save as save
     from torchmdx.dynamics.dynamics import Dynamics as Dynamics
+    from torchmdx.dynamics.paths.run import neb as neb
     from torchmdx.dynamics.relaxation.run import relax as relax
     from torchmdx.dynamics.relaxation.tasks import Relaxed as Relaxed
     from torchmdx.evaluation.derivatives import Result as Result
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet2 import TensorNet2Config as TensorNet2Config
     from torchmdx.models.wrapping import wrap as wrap
     from torchmdx.neighbors.search import EdgeSearch as EdgeSearch
+    from torchmdx.report.view.notebook import view as view
     from torchmdx.step.captured_step import CapturedStep as CapturedStep
     from torchmdx.step.divided_step import DividedStep as DividedStep
     from torchmdx.step.pool import StepPool as StepPool
@@ -56,10 +58,12 @@ else:
             "evaluate": "evaluation.derivatives",
             "load": "checkpoints.save_load",
             "load_ensemble": "checkpoints.save_load",
+            "neb": "dynamics.paths.run",
             "register_model": "models.registry",
             "register_prior": "models.registry",
             "relax": "dynamics.relaxation.run",
             "save": "checkpoints.save_load",
+            "view": "report.view.notebook",
             "wrap": "models.wrapping",
         },
     )

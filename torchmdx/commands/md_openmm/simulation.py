@@ -229,6 +229,7 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
         spread_file=chosen.spread_file,
         coulomb_cutoff=chosen.coulomb_cutoff,
         coulomb=chosen.coulomb,
+        coulomb_accuracy=chosen.coulomb_accuracy,
         periodic=structure.cell is not None,
     )
     if settings.ensemble != "nve" and particles_of(structure).held.all():
