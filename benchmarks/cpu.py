@@ -2,14 +2,12 @@
 torchmd-net, in one run.
 
     python -m benchmarks.cpu [--peer] [--names dhfr,water216]
-    python -m benchmarks.cpu --precision
 
 The models, weights and structures of step.py, crystals, and the steps of training.py, on all threads. Each side runs in
 a process of its own, since settings of memory and waiting threads take effect when a process starts. Evaluations are
 also timed beside a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search
 included. force_error: relative, against the exact model in float64, where the structure is small enough. Results go
-to cpu.json. --precision: float32, float64 and, on one thread, the exact model in float64, in turn in one process, ms
-the least of all times; and the first and second Hessian; to cpu_precision.json.
+to cpu.json.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ase import Atoms
-
     from torchmdx import Batch, Potential
 
 # (what; structure, frames of a batch or transport): evaluations or steps
@@ -68,7 +64,6 @@ CRYSTALS = {
 }
 EXACT_ATOMS = 700
 STRETCHES = 10  # of OpenMM's steps and of evaluations, in turn, since the clock of a processor varies
-PRECISION_TURNS, EXACT_TURNS, EXACT = 15, 2, "float64, exact"
 BUSY = 3  # evaluations beside another program
 Run = Callable[[], np.ndarray | None]
 
@@ -216,69 +211,6 @@ def measure(side: str, what: str, name: str, count: int, forces_file: str) -> di
     return found
 
 
-def precisions() -> list[dict[str, Any]]:
-    """Rows of cpu_precision.json."""
-    from ase.build import molecule
-
-    from benchmarks import relax, step
-    from torchmdx import Batch, System, load
-
-    aspirin, model = relax.conformers(3)[0], load()
-    aspirin.rattle(0.03, seed=1)
-    rows = hessian_rows(model, {"water": molecule("H2O"), "aspirin": aspirin})
-    rows += precision_rows("aspirin", model, Batch.of(System.from_ase(aspirin)))
-    rows += precision_rows("Cu108", *crystal("Cu108"))
-    return rows + precision_rows("water216", model, step.batch_of("water216", 1))
-
-
-def hessian_rows(model: Potential, structures: dict[str, Atoms]) -> list[dict[str, Any]]:
-    """Seconds of the first Hessian, which tabulates filters, and of the second."""
-    from torchmdx import System
-    from torchmdx.evaluation.properties.hessian import hessian
-
-    rows = []
-    for name, atoms in structures.items():
-        ends = [time.perf_counter()]
-        for _ in range(2):
-            hessian(model, System.from_ase(atoms))
-            ends.append(time.perf_counter())
-        first, second = (round(float(seconds), 3) for seconds in np.diff(ends))
-        rows.append({"system": name, "by": "hessian", "atoms": len(atoms), "first_s": first, "s": second})
-        print(rows[-1], flush=True)
-    return rows
-
-
-def precision_rows(name: str, model: Potential, batch: Batch) -> list[dict[str, Any]]:
-    """Float32, float64 and the exact model in turn."""
-    import torch
-
-    from torchmdx.step.captured_step import CapturedStep
-
-    positions, stress, wide = batch.positions.double().numpy(), name in CRYSTALS, copy.deepcopy(model).double()
-    steps = {
-        EXACT: CapturedStep(wide, batch.to(dtype=torch.float64), stress=stress, engine="exact"),
-        "float32": CapturedStep(model, batch.to(dtype=torch.float32), stress=stress),
-        "float64": CapturedStep(wide, batch.to(dtype=torch.float64), stress=stress),
-    }
-    forces = {by: one(positions).forces.copy() for by, one in steps.items()}
-    size, rows = np.linalg.norm(forces[EXACT]), []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        times: dict[str, list[float]] = {by: [] for by in steps}
-        for turn in range(PRECISION_TURNS):
-            for by, one in steps.items():
-                for _ in range(5 if by != EXACT else int(threads == 1 and turn < EXACT_TURNS)):
-                    start = time.perf_counter()
-                    one(positions)
-                    times[by].append(time.perf_counter() - start)
-        for by, values in ((by, values) for by, values in times.items() if values):
-            error = float(np.linalg.norm(forces[by] - forces[EXACT]) / size)
-            row = {"system": name, "by": by, "threads": threads, "atoms": len(positions)}
-            rows.append({**row, "ms": round(min(values) * 1e3, 2), "force_error": error})
-            print(rows[-1], flush=True)
-    return rows
-
-
 @contextmanager
 def another_program(busy: bool) -> Iterator[None]:
     """That uses one processor all the time."""
@@ -318,13 +250,7 @@ def main() -> None:
     parser.add_argument("--names", help="of structures, numbers of frames, transports; all of them if left out")
     parser.add_argument("--peer", action="store_true", help="time torchmd-net as well")
     parser.add_argument("--case", nargs=5, help="measure this one, in this process, and print it")
-    parser.add_argument("--precision", action="store_true", help="compare precisions instead")
     options = parser.parse_args()
-    if options.precision:
-        from benchmarks import record
-
-        record.write("cpu_precision", precisions())
-        return
     if options.case:
         side, what, name, count, forces_file = options.case
         print(json.dumps(measure(side, what, name, int(count), forces_file)))

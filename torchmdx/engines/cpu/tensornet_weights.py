@@ -11,7 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.filter_table import FIFTH, NINTH, TabulatedFilters
+from torchmdx.engines.filter_table import TabulatedFilters
+from torchmdx.engines.hermite import FIFTH, NINTH
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.interaction import Interaction
