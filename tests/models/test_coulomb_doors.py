@@ -13,7 +13,7 @@ from model_kinds import coulomb
 from torchmdx import Calculator, Dynamics, Potential, System, evaluate, load, relax, save
 from torchmdx.commands import cli
 from torchmdx.dynamics.barostat import CellRescaling
-from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff
+from torchmdx.models.coulomb_cutoff import TREATMENTS, with_coulomb_cutoff
 from torchmdx.models.model_card import Card
 from torchmdx.structures.units import KJ_PER_MOL
 
@@ -208,12 +208,26 @@ def test_commands(charged, checkpoint, box, tmp_path, capsys, command):
         model = tmp_path / "summed.safetensors"
         assert cli.main(["convert", str(checkpoint), str(model), *summed]) == 0
         said = capsys.readouterr().out
-        assert "Coulomb energy of periodic structures: ewald, from --coulomb" in said
+        assert "Coulomb energy: ewald, from --coulomb" in said
         assert "accuracy of the Coulomb energy: 1e-06, from --coulomb-accuracy" in said
     words = ["energy", tmp_path / "box.extxyz", "--model", model, "--device", "cpu", "--json", "--dtype", "float64"]
     words += summed if command == "energy" else []
     assert cli.main(list(map(str, words))) == 0
     assert_summed(charged, box, json.loads(capsys.readouterr().out)[0]["energy"])
+
+
+def test_commands_truncate_the_energy_of_molecules_too(charged, checkpoint, box, tmp_path, capsys):
+    """The choices are those of `load`."""
+    box.pbc = False
+    write(tmp_path / "cluster.extxyz", box)
+    found = {}
+    for chosen in TREATMENTS:
+        words = ["energy", tmp_path / "cluster.extxyz", "--model", checkpoint, "--device", "cpu", "--json"]
+        assert cli.main([*map(str, words), "--dtype", "float64", "--coulomb", chosen]) == 0
+        found[chosen] = json.loads(capsys.readouterr().out)[0]["energy"]
+        exact = evaluate(with_coulomb_cutoff(charged, None, chosen), System.from_ase(box), forces=False).energy
+        assert found[chosen] == pytest.approx(float(exact), rel=1e-9)
+    assert abs(found["reaction_field_everywhere"] - found["reaction_field"]) > 1e-6
 
 
 def test_info_says_how_periodic_systems_are_treated(charged, checkpoint, tmp_path, capsys):

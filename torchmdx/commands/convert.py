@@ -138,7 +138,7 @@ def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
     if options.coulomb_cutoff is not None:
         report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, from --coulomb-cutoff")
     if options.coulomb is not None:
-        report.remapped.append(f"Coulomb energy of periodic structures: {options.coulomb}, from --coulomb")
+        report.remapped.append(f"Coulomb energy: {options.coulomb}, from --coulomb")
     if options.coulomb_accuracy is not None:
         report.remapped.append(f"accuracy of the Coulomb energy: {options.coulomb_accuracy:g}, from --coulomb-accuracy")
     return replace(reading, potential=potential)

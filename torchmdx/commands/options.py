@@ -60,9 +60,10 @@ def add_coulomb_option(parser: Any) -> None:
     """--coulomb, --coulomb-cutoff and --coulomb-accuracy, for commands that take a potential."""
     parser.add_argument(
         "--coulomb",
-        choices=("ewald", "pme", "reaction_field"),
+        choices=("ewald", "pme", "reaction_field", "reaction_field_everywhere"),
         help="sum the potential's Coulomb energy of periodic structures over all images, on a mesh (pme) or as is "
-        "faster (ewald), or truncate it with a reaction field (default: as the potential was made)",
+        "faster (ewald), or truncate it with a reaction field, of other structures too with the last choice (default: "
+        "as the potential was made)",
     )
     parser.add_argument(
         "--coulomb-accuracy",

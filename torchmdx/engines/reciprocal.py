@@ -88,8 +88,10 @@ def _of_system(
         x, q, first, last = positions, torch.where(rows, charges, 0.0), 0, len(positions)
     _, k, square = system.amplitudes()
     weighted, wide = q * weights, torch.float64
-    waves = _on_mesh if isinstance(system, OnMesh) else _by_products
-    potentials, slope, power = waves(system, x, q, weights, forces)
+    if isinstance(system, OnMesh):
+        potentials, slope, power = _on_mesh(system, x, q, weights, forces)
+    else:
+        potentials, slope, power = _by_products(system, x, q, weights, forces)
     total = q.sum(0)
     potentials = potentials + system.background().to(q.dtype) * total - system.splitting.own_potential * q
     energies = 0.5 * (potentials * weighted).sum(-1).to(wide)

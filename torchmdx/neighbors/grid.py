@@ -108,5 +108,5 @@ def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS
     images = torch.where(seen > bins, torch.ceil(seen / bins) + 1, 1.0)  # in which a line ends and begins again
     lines = images[:, 0] * seen[:, 1] * seen[:, 2]
     grids = torch.cat([whole, (sizes.cumsum(0) - sizes)[:, None]], 1)
-    most = (float(each.max()) if len(each) else 0.0 for each in (candidates, lines))
-    return Grid(grids.to(torch.int32).contiguous(), scales.contiguous(), int(sizes.sum()), next(most), int(next(most)))
+    largest = [float(each.max()) if len(each) else 0.0 for each in (candidates, lines)]
+    return Grid(grids.to(torch.int32).contiguous(), scales.contiguous(), int(sizes.sum()), largest[0], int(largest[1]))

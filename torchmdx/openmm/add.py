@@ -102,9 +102,9 @@ def add_potential(
         TypeError: For a missing transport.
         ImportError: For a missing transport.
     """
-    _require_known(transport, force_group)
+    require_known(transport, force_group)
     chosen, (is_periodic, missing_box) = checked_atoms(system, topology, atoms), choose_box(system, topology, periodic)
-    links, checkpoint = checked_links(link_atoms, chosen, system.getNumParticles()), _checkpoint_of(potential)
+    links, checkpoint = checked_links(link_atoms, chosen, system.getNumParticles()), checkpoint_of(potential)
     numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
     first, several = chosen_devices(device, devices, mode)
     settings = ForceSettings(
@@ -113,18 +113,20 @@ def add_potential(
         spread_file if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
         coulomb_cutoff, coulomb, coulomb_accuracy,
     )  # fmt: skip
-    warn_of_overlaps(system, evaluator := _make_evaluator(potential, settings, energy_offset))
-    return _insert(system, evaluator, transport, missing_box, force_group, name)
+    warn_of_overlaps(system, evaluator := make_evaluator(potential, settings, energy_offset))
+    return insert(system, evaluator, transport, missing_box, force_group, name)
 
 
-def _require_known(transport: str, force_group: int) -> None:
+def require_known(transport: str, force_group: int) -> None:
+    """Raises ValueError for an unknown transport and a force group that OpenMM does not have."""
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
     if not 0 <= force_group <= 31:
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
 
 
-def _make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
+def make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
+    """What evaluates a potential with these settings. Raises ValueError for one that takes charges."""
     prepared = prepare_potential(potential, settings.dtype, settings.device, *settings.coulomb_treatment)
     if takes_charges(prepared):
         raise ValueError(
@@ -142,9 +144,10 @@ def _title(potential: Potential | Ensemble) -> str:
     return members_of(potential)[0].card.title
 
 
-def _insert(
+def insert(
     system: openmm.System, evaluator: ForceEvaluator, transport: str, missing_box: Any, force_group: int, name: str
 ) -> PotentialForce:
+    """Adds the force of an evaluator to a system. missing_box: to set as the default one of the system."""
     settings = evaluator.settings
     if settings.device.startswith("cuda"):
         share_or_warn()  # before any Context is created; every transport becomes faster
@@ -157,7 +160,7 @@ def _insert(
     return PotentialForce(force, kind, evaluator)
 
 
-def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
+def checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
     """The file of a potential, or those of several; None if any is given in memory.
 
     A potential that is part of torchmdx is given by its name, which is valid on any machine.

@@ -16,6 +16,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.step.atom_virials import edge_virials, flux_virials
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.cell import volume
 from torchmdx.structures.domain import Domain
@@ -88,6 +89,7 @@ class DomainStep:
         self.num_owned = self.num_atoms = self.num_growths = self.num_evaluations = 0
         self.step: CapturedStep | None = None
         self._share = 0.0
+        self._atoms: tuple[NDArray[Any], NDArray[np.int32]] | None = None
 
     def assign(
         self, positions: Any, numbers: Any, num_owned: int, cell: Any, *, num_total: int, hops: Any = None
@@ -107,7 +109,7 @@ class DomainStep:
                 "this potential can't be divided among processes, and needs one that owns all atoms: "
                 f"{self.undivided}; got {num_owned} of {num_total} atoms, and {count - num_owned} copies"
             )
-        self.num_atoms, self.num_owned = count, num_owned
+        self.num_atoms, self.num_owned, self._atoms = count, num_owned, (numbers, hops)
         self._share = self.shift / max(1, num_total)
         if num_owned == 0:
             return
@@ -144,6 +146,23 @@ class DomainStep:
         energy = float(result.energy[0]) + self._share * self.num_owned
         return DomainResult(energy, energies, result.forces[: self.num_atoms], result.stress[0] * size)
 
+    def atom_virials(self, *, flux: bool = False) -> NDArray[np.float64]:
+        """Virials [N,3,3] eV of all atoms, ghosts included, at the positions and cell of the last evaluation.
+
+        Summed over all processes, they are ∂E/∂strain (of `flux`, its transpose is the same). An evaluation of its own,
+        by autograd, which takes several times as long as a step.
+
+        Args:
+            flux: False for `edge_virials`, True for `flux_virials`.
+        """
+        if self.num_owned == 0:
+            return np.zeros((self.num_atoms, 3, 3))
+        step = self._assigned()
+        assert self._atoms is not None
+        domain = self._domain(self.inputs.copy(), *self._atoms, step.buffers.host_inputs["cell"][0].double().numpy())
+        found = flux_virials(self.potential, domain, self.reach) if flux else edge_virials(self.potential, domain)
+        return found.cpu().numpy()
+
     @property
     def inputs(self) -> NDArray[np.float64]:
         """The step's own memory for positions [N,3]; they may be written here instead of given to a call."""
@@ -168,11 +187,17 @@ class DomainStep:
             positions = np.concatenate([positions, self._padding(missing, positions, cell)])
             numbers = np.concatenate([numbers, np.full(missing, numbers[0])])
             hops = np.concatenate([hops, np.full(missing, levels, dtype=np.int32)])
+        return self._domain(positions, numbers, hops, cell)
+
+    def _domain(
+        self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
+    ) -> Domain:
+        levels = self.num_hops + 1
         within = np.searchsorted(hops, np.arange(levels), side="right")
         whole: dict[str, Any] = dict(
             positions=torch.tensor(positions, device="cpu"),
             atomic_numbers=torch.tensor(numbers, dtype=torch.int64, device="cpu"),
-            system_index=torch.zeros(self.capacity, dtype=torch.int64, device="cpu"),
+            system_index=torch.zeros(len(numbers), dtype=torch.int64, device="cpu"),
             cell=torch.tensor(cell, device="cpu")[None],
             pbc=self.pbc[None],
             charge=torch.tensor([self.charge], dtype=torch.float64, device="cpu"),

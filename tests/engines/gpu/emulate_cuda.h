@@ -310,10 +310,15 @@ static void run_grid(int blocks, int threads, int size, size_t shared_bytes, voi
     // With a seed, blocks and warps are run in random order and stop at random places, to find missing waits.
     const char *seed = getenv("EMULATED_ORDER");
     if (seed) srand(atoi(seed));
+    // "first,count": these blocks run ahead of the others as far as they can, to find what they overwrite too early.
+    const char *ahead = getenv("EMULATED_AHEAD");
+    int first = 0, count = blocks;
+    if (ahead) sscanf(ahead, "%d,%d", &first, &count);
     while (left) {
         bool moved = false;
         for (int pass = 0; pass < blocks; pass++) {
-            const int b = seed ? rand() % blocks : pass;
+            const int b = seed ? rand() % blocks : (pass + first) % blocks;
+            if (pass == count && moved) break;
             for (bool again = true; again;) {
                 again = false;
                 const int turned = seed ? rand() % (threads / 32) * 32 : 0, share = seed ? rand() % 3 : 0;

@@ -126,9 +126,11 @@ def test_two_layers_agree_in_any_order_of_threads_and_again(library, charged, mo
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
     forces = found.forces.clone()
-    monkeypatch.setenv("EMULATED_ORDER", "1")
-    found.forces.zero_()
-    assert torch.equal(fast.run(*inputs).forces, forces)
+    for name, value in (("EMULATED_ORDER", "1"), ("EMULATED_AHEAD", "8,8"), ("EMULATED_AHEAD", "4,39")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            found.forces.zero_()
+            assert torch.equal(fast.run(*inputs).forces, forces)
     assert not fast.charged_launch.gave_up()
 
 

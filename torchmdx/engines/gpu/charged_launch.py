@@ -137,10 +137,11 @@ class ChargedLaunch(ChargedClusters):
             lower, upper, switched = (coulomb.distances[name] for name in ("LOWER", "UPPER", "SWITCH"))
             self.numbers |= {"lower": lower, "upper": upper, "switched": switched}
             self.numbers["strength"] = coulomb.channels["STRENGTH"]
-        sums = dict(as_target=new(n, SHARES, CHARGES), as_source=new(slots, SHARES, CHARGES))
         self.maps = []
         for layer in range(layers):
             named = dict(zip(("maps", "vectors", "table"), pack_maps(model, layer), strict=True))
+            # Each layer has its own: a cluster may begin with the next one while others still read.
+            sums = dict(as_target=new(n, SHARES, CHARGES), as_source=new(slots, SHARES, CHARGES))
             self.maps.append(named | sums | {"sums": new(blocks, CHARGES, dtype=torch.float64)})
 
     @classmethod

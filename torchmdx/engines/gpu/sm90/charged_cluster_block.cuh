@@ -120,8 +120,6 @@ DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0, int least_xa 
     b.first_edge = b.num_edges = 0;
     Rooms rooms;
     float *at = shared_base();
-    b.xa = at, at += max(per_cluster(p) * 9 * C, least_xa);
-    b.xb = at, at += max(per_cluster(p) * 9 * C, least_xb);
     b.v1 = at, at += per_cluster(p) * 3 * C;
     b.hidden = at, at += per_cluster(p) * 2 * C;
     b.features = at, at += per_cluster(p) * C;
@@ -137,6 +135,9 @@ DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0, int least_xa 
     b.stretch = (double *)at, b.counted = (int *)(b.stretch + 5), at += STRETCH;
     b.scratch = at;
     at += max(max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE, least_scratch);
+    // Behind what lies at places that the compiler knows.
+    b.xa = at, at += max(per_cluster(p) * 9 * C, least_xa);
+    b.xb = at, at += max(per_cluster(p) * 9 * C, least_xb);
     b.edge_memory = at;
     prepare_exchanges();
     b.remote = remote_of((b.warp + b.rank) % SHARES);

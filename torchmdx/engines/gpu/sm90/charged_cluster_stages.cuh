@@ -440,10 +440,8 @@ DEV void charged_edge_gradients(const Block &b, const Charged &q)
         const float4 place = ((const float4 *)q.place)[e];
         const float x = place.x, y = place.y, z = place.z, stretch = q.lengths[2LL * e],
                     inverse = q.lengths[2LL * e + 1];
-        float pull = 0;
-        for (int u = 0; u < q.pull_parts; u++) pull += q.pull[(long long)u * p.slots + e];
         const float *targets = p.targets + p.numbers[i] * C, *sources = p.sources + p.numbers[p.source[e]] * C;
-        float along = 0, sx = 0, sy = 0, sz = 0;
+        float along = b.lane < q.pull_parts ? q.pull[(long long)b.lane * p.slots + e] : 0.0f, sx = 0, sy = 0, sz = 0;
         Row rows[C / 32];
 #pragma unroll
         for (int c = 0; c < C / 32; c++) rows[c] = read_row(p.table + (long long)knot * INTERVAL + b.lane + 32 * c);
@@ -467,7 +465,7 @@ DEV void charged_edge_gradients(const Block &b, const Charged &q)
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1)
             along += exchange(along, mask), sx += exchange(sx, mask), sy += exchange(sy, mask), sz += exchange(sz, mask);
-        const float radial = (along + pull) * stretch - (sx * x + sy * y + sz * z) * inverse;
+        const float radial = along * stretch - (sx * x + sy * y + sz * z) * inverse;
         if (b.lane == 0) {
             float *half = q.half + 3LL * e;
             half[0] = radial * x + sx * inverse, half[1] = radial * y + sy * inverse, half[2] = radial * z + sz * inverse;
