@@ -40,7 +40,7 @@ class TorchmdxModel(ModelInterface):
 
     Args:
         potential: A Potential, the path of a checkpoint, a name or an ensemble, as for Calculator.
-        precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network.
+        precision: "float32", "float64" (on a GPU the exact model), "half", "tf32" or "bfloat16", of the network.
         dtype: Of states that torch-sim creates, and of results. In float64 coordinates are not rounded; forces have the
             precision of the network.
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.

@@ -56,8 +56,8 @@ class Calculator(AseCalculator):
     Args:
         potential: A Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
             ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
-        dtype: Of the network, "float32", "float64" (the exact model), "half", "tf32" or "bfloat16"; energies are
-            float64.
+        dtype: Of the network, "float32", "float64" (on a GPU the exact model), "half", "tf32" or "bfloat16"; energies
+            are float64.
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
         devices: Several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
         mode, engine: As for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
@@ -211,9 +211,10 @@ class Calculator(AseCalculator):
     def get_hessian(self, atoms: Atoms | None = None, indices: Sequence[int] | None = None) -> NDArray[np.float64]:
         """Second derivatives [3n,3n] of the energy of n atoms, eV/Å², for `VibrationsData.from_2d` of ASE.
 
-        Rows and columns are x, y, z of the first atom, of the second, ... They are derivatives of the exact model in
-        the precision of the calculator; use dtype="float64" for vibrations. atoms: None for those of the last
-        calculation. indices: of the atoms that move; None for all, whatever their constraints.
+        Rows and columns are x, y, z of the first atom, of the second, ... On a CPU they are differences of float64
+        forces, with an error of about 1e-7 of the largest; on a GPU derivatives of the exact model in the precision of
+        the calculator: use dtype="float64" for vibrations. atoms: None for those of the last calculation. indices: of
+        the atoms that move; None for all, whatever their constraints.
         """
         system = self._system_of(atoms)
         chosen = None if indices is None else np.arange(system.num_atoms)[list(indices)].tolist()
