@@ -1,0 +1,92 @@
+"""Multiple time steps at constant energy, against analytic results."""
+
+import numpy as np
+import pytest
+import torch
+from ase.build import molecule
+
+from torchmdx import Potential, System, TensorNetConfig
+from torchmdx.dynamics import Dynamics
+from torchmdx.training.distillation import outer_steps
+from torchmdx.training.distillation.outer_steps import Speed, Trial
+
+WATER = System.from_ase(molecule("H2O"))
+START = dict(temperature=300.0, seed=5)
+
+
+def test_a_fast_model_that_is_the_potential_gives_its_single_steps(organic):
+    taken = dict(hydrogen=None, inner=0.5, num_outer=4, **START)
+    single, _, failed = outer_steps.energies(organic, None, [WATER], count=1, **{**taken, "num_outer": 12})
+    found, _, _ = outer_steps.energies(organic, organic, [WATER], count=3, **taken)
+    assert not failed and found == pytest.approx(single[::3], abs=2e-5)
+    dynamics = Dynamics(organic, [WATER], integrator="verlet", timestep=0.5, **START)
+    expected = [snapshot.energy + snapshot.kinetic_energy for snapshot in dynamics.snapshots(12, every=1)]
+    assert single[1:] == pytest.approx(np.array(expected), abs=2e-5)
+
+
+def test_a_fast_model_without_forces_gives_large_steps_of_the_potential(organic):
+    nothing = Potential(TensorNetConfig(num_channels=2, num_layers=0, max_z=10)).to(torch.float32).eval()
+    nothing.scale.fill_(0.0)
+    taken = dict(hydrogen=3.0, **START)
+    found, particles, _ = outer_steps.energies(organic, nothing, [WATER], inner=0.25, count=4, num_outer=5, **taken)
+    single, _, _ = outer_steps.energies(organic, None, [WATER], inner=1.0, count=1, num_outer=5, **taken)
+    assert found == pytest.approx(single, abs=2e-5)
+    assert particles.masses[1:].tolist() == [3.0, 3.0]
+
+
+def test_a_step_that_is_too_long_fails(organic):
+    found, particles, failed = outer_steps.energies(
+        organic, None, [WATER], hydrogen=None, inner=6.0, count=1, num_outer=100, **START
+    )
+    assert failed and len(found) < 101
+    trial = outer_steps.trial_of(found, particles, failed, hydrogen=None, inner=6.0, count=1)
+    assert not trial.is_stable and outer_steps.plain([trial])[0]["drift"] is None
+
+
+def test_deviation_and_drift_are_those_of_the_energies(organic):
+    dynamics = Dynamics(organic, [WATER, WATER], integrator="verlet")
+    times = np.arange(201) * 4e-3  # ps
+    energies = np.stack([-5 + 0.03 * times, 7 - 0.03 * times], 1)
+    found = outer_steps.trial_of(energies, dynamics.motion.particles, "", hydrogen=None, inner=1.0, count=4)
+    assert found.drift == pytest.approx(0.01) and not found.is_stable  # per atom, of three; signs do not cancel
+    assert found.deviation == pytest.approx(1e3 * 0.03 * times.std()) and found.length == pytest.approx(0.8)
+
+
+def trial(count, drift, hydrogen=None, failed=""):
+    return Trial(hydrogen, 1.0, count, 1.0, 1.0, drift, failed)
+
+
+def test_the_largest_stable_outer_step_is_by_mass_of_hydrogens():
+    found = [trial(1, 1e-6), trial(2, 1e-6), trial(3, 9e-5), trial(4, 2e-4), trial(1, 1e-6, 3.0), trial(2, 1.0, 3.0)]
+    assert outer_steps.largest(found, None) is found[2]
+    assert outer_steps.largest(found, 3.0) is None
+
+
+def test_longer_steps_are_tried_until_one_is_unstable(organic, monkeypatch):
+    def energies(potential, fast, systems, *, inner, count, num_outer, hydrogen, **start):
+        dynamics = Dynamics(organic, [WATER], integrator="verlet")
+        wrong = 1.0 if inner * count >= (5 if hydrogen else 3) else 0.0
+        return np.linspace(0, wrong, num_outer + 1)[:, None], dynamics.motion.particles, ""
+
+    monkeypatch.setattr(outer_steps, "energies", energies)
+    said: list = []
+    found = outer_steps.trials(
+        organic, organic, [WATER], Speed(1e-2, 1e-3), inner=1.0, seconds=100.0, note=said.append, **START
+    )
+    assert [(one.hydrogen, one.inner, one.count) for one in found] == [
+        (None, 1.0, 1), (None, 1.0, 2), (None, 1.0, 3),
+        (3.0, 2.0, 1), (3.0, 1.0, 2), (3.0, 1.0, 3), (3.0, 1.0, 4), (3.0, 1.0, 5),
+    ]  # fmt: skip
+    assert said == found and outer_steps.largest(found, 3.0).outer == 4.0
+
+
+def test_the_gain_counts_both_models():
+    speed = Speed(whole=10.0, fast=2.0)
+    assert speed.ratio == 0.2
+    assert speed.gain(inner=1.0, count=5, single=1.0) == pytest.approx(5 * 10 / 20)
+    assert speed.gain(inner=1.0, count=4, single=2.0) == pytest.approx(2 * 10 / 18)
+
+
+def test_crystals_without_hydrogens_have_longer_inner_steps():
+    silicon = System.create([[0.0, 0.0, 0.0]], [14])
+    assert (outer_steps.default_inner([silicon]), outer_steps.default_inner([silicon, WATER])) == (2.0, 1.0)
