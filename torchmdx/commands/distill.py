@@ -48,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
     parser.add_argument("--overwrite", action="store_true", help="start again, and replace the outputs")
     _add_settings(parser)
+    parser.late = "files"
     parser.set_defaults(run=run, locked=("output",))
 
 

@@ -41,5 +41,8 @@ def test_epochs_fill_the_share_of_the_time(tmp_path, monkeypatch):
 def test_the_average_of_weights_is_over_a_part_of_the_steps(tmp_path, epochs, decay):
     config = fit.config_of(MODEL, tmp_path, Request(seed=3, learning_rate=0.01), CPU, 8, epochs, steps=50)
     assert config.optimizer.ema_decay == pytest.approx(decay)
-    assert config.optimizer.learning_rate == 0.01 and config.training.seed == 3
-    assert config.model.num_channels == 4 and config.training.device == "cpu" and not config.output.report
+    assert config.optimizer.learning_rate == 0.01
+    assert config.training.seed == 3
+    assert config.model.num_channels == 4
+    assert config.training.device == "cpu"
+    assert not config.output.report

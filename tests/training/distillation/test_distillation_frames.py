@@ -27,7 +27,8 @@ def test_few_structures_hold_out_trajectories_of_each():
         own = [one for one in found if one.structure == structure]
         assert [one.part for one in own] == ["train"] * 4 + ["validation", "test"]
         temperatures = [one.temperature for one in own]
-        assert temperatures[:4] == pytest.approx(np.geomspace(200, 1000, 4)) and temperatures[4:] == [400.0, 400.0]
+        assert temperatures[:4] == pytest.approx(np.geomspace(200, 1000, 4))
+        assert temperatures[4:] == [400.0, 400.0]
     assert len({one.seed for one in found}) == len(found)
     assert found == frames.trajectories([WATER, *chains([(1, 4)])], Request(temperature=400.0))
     assert found != frames.trajectories([WATER, *chains([(1, 4)])], Request(temperature=400.0, seed=1))
@@ -44,7 +45,8 @@ def test_many_structures_hold_out_whole_compositions():
     assert all(len(names) == 1 for names in parts.values()), "conformers are held out together"
     assert sorted(name for names in parts.values() for name in names) == ["test"] * 2 + ["train"] * 22 + ["validation"]
     temperatures = [one.temperature for one in found]
-    assert min(temperatures) == pytest.approx(150.0) and max(temperatures) == pytest.approx(750.0)
+    assert min(temperatures) == pytest.approx(150.0)
+    assert max(temperatures) == pytest.approx(750.0)
 
 
 def test_cells_of_training_are_strained_and_molecules_are_not():
@@ -98,15 +100,15 @@ def test_an_interrupted_trajectory_goes_on_to_the_same_frames(organic, tmp_path)
             left[0] -= 1
             return left[0] < 0
 
-        return frames.sample(
-            frames.dynamics_of(organic, [WATER], planned, 0.5), plan, path, interrupted, counts.append
-        )
+        return frames.sample(frames.dynamics_of(organic, [WATER], planned, 0.5), plan, path, interrupted, counts.append)
 
     assert run(tmp_path / "whole.npz", 10**6)
     assert counts == [1, 2, 3]
-    assert not run(tmp_path / "parts.npz", 2) and not frames.is_complete(tmp_path / "parts.npz")
+    assert not run(tmp_path / "parts.npz", 2)
+    assert not frames.is_complete(tmp_path / "parts.npz")
     assert not run(tmp_path / "parts.npz", 8)
-    assert run(tmp_path / "parts.npz", 10**6) and frames.is_complete(tmp_path / "parts.npz")
+    assert run(tmp_path / "parts.npz", 10**6)
+    assert frames.is_complete(tmp_path / "parts.npz")
     assert not (tmp_path / "parts.restart.npz").exists()
     whole, parts = frames._kept(tmp_path / "whole.npz"), frames._kept(tmp_path / "parts.npz")
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
@@ -132,12 +134,14 @@ def test_the_store_has_charges_parts_and_no_frames_with_huge_forces(tmp_path):
     )
     runs = [(tmp_path / "a.npz", planned)]
     store, parts, left_out = frames.write_store(tmp_path, [charged], ["hydroxide"], runs)
-    assert left_out == 1 and {name: part.tolist() for name, part in parts.items()} == {
+    assert left_out == 1
+    assert {name: part.tolist() for name, part in parts.items()} == {
         "train": [0, 1],
         "validation": [2],
         "test": [3, 4],
     }
-    assert store.gather([3]).charge.tolist() == [-1.0] and store.gather([3]).energy.tolist() == [2.0]
+    assert store.gather([3]).charge.tolist() == [-1.0]
+    assert store.gather([3]).energy.tolist() == [2.0]
     assert store.origin(2) == ("hydroxide at 300 K, trajectory 2", 0)
     forces[:, 3:6] = 50.0
     np.savez(tmp_path / "a.npz", **{**np.load(tmp_path / "a.npz"), "forces": forces})

@@ -55,10 +55,12 @@ def test_given_sizes_are_kept_and_others_measured(organic, monkeypatch):
     model, costs = network.choose(organic, [WATER], [WATER], Request(layers=0, channels=7, cutoff=3.1))
     assert (model.num_layers, model.num_channels, model.cutoff, costs, measured) == (0, 7, 3.1, [], [])
     model, costs = network.choose(organic, [WATER], [WATER], Request(channels=16))
-    assert measured[1:] == [(1, 16)] and (model.num_layers, costs[0].ratio) == (1, 0.16)
+    assert measured[1:] == [(1, 16)]
+    assert (model.num_layers, costs[0].ratio) == (1, 0.16)
     measured.clear()
     model, costs = network.choose(organic, [WATER], [WATER], Request())
-    assert measured[1:] == [(1, 64), (1, 32), (0, 32)] and (model.num_layers, model.num_channels) == (1, 32)
+    assert measured[1:] == [(1, 64), (1, 32), (0, 32)]
+    assert (model.num_layers, model.num_channels) == (1, 32)
 
 
 def test_the_repulsion_of_nuclei_is_kept_and_coulomb_energy_is_left_to_the_difference(organic):
@@ -67,7 +69,9 @@ def test_the_repulsion_of_nuclei_is_kept_and_coulomb_energy_is_left_to_the_diffe
     assert network.kept_priors(potential) == [zbl()]
     model = network.section(potential, [System.create([[0.0, 0.0, 0.0]], [92])], 1, 8, 3.5)
     fast = network.untrained(model, potential.to(torch.float32))
-    assert fast.prior_configs == (zbl(),) and fast.max_z == 92 and fast.dtype == torch.float32
+    assert fast.prior_configs == (zbl(),)
+    assert fast.max_z == 92
+    assert fast.dtype == torch.float32
     assert network.kept_priors(organic) == []
     members = [Potential(SMALL, [zbl()]), Potential(SMALL, [zbl()])]
     assert network.kept_priors(Ensemble(members, ["a", "b"])) == [zbl()]

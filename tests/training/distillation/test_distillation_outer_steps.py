@@ -18,7 +18,8 @@ def test_a_fast_model_that_is_the_potential_gives_its_single_steps(organic):
     taken = dict(hydrogen=None, inner=0.5, num_outer=4, **START)
     single, _, failed = outer_steps.energies(organic, None, [WATER], count=1, **{**taken, "num_outer": 12})
     found, _, _ = outer_steps.energies(organic, organic, [WATER], count=3, **taken)
-    assert not failed and found == pytest.approx(single[::3], abs=2e-5)
+    assert not failed
+    assert found == pytest.approx(single[::3], abs=2e-5)
     dynamics = Dynamics(organic, [WATER], integrator="verlet", timestep=0.5, **START)
     expected = [snapshot.energy + snapshot.kinetic_energy for snapshot in dynamics.snapshots(12, every=1)]
     assert single[1:] == pytest.approx(np.array(expected), abs=2e-5)
@@ -38,9 +39,11 @@ def test_a_step_that_is_too_long_fails(organic):
     found, particles, failed = outer_steps.energies(
         organic, None, [WATER], hydrogen=None, inner=6.0, count=1, num_outer=100, **START
     )
-    assert failed and len(found) < 101
+    assert failed
+    assert len(found) < 101
     trial = outer_steps.trial_of(found, particles, failed, hydrogen=None, inner=6.0, count=1)
-    assert not trial.is_stable and outer_steps.plain([trial])[0]["drift"] is None
+    assert not trial.is_stable
+    assert outer_steps.plain([trial])[0]["drift"] is None
 
 
 def test_deviation_and_drift_are_those_of_the_energies(organic):
@@ -48,8 +51,10 @@ def test_deviation_and_drift_are_those_of_the_energies(organic):
     times = np.arange(201) * 4e-3  # ps
     energies = np.stack([-5 + 0.03 * times, 7 - 0.03 * times], 1)
     found = outer_steps.trial_of(energies, dynamics.motion.particles, "", hydrogen=None, inner=1.0, count=4)
-    assert found.drift == pytest.approx(0.01) and not found.is_stable  # per atom, of three; signs do not cancel
-    assert found.deviation == pytest.approx(1e3 * 0.03 * times.std()) and found.length == pytest.approx(0.8)
+    assert found.drift == pytest.approx(0.01)
+    assert not found.is_stable
+    assert found.deviation == pytest.approx(1e3 * 0.03 * times.std())
+    assert found.length == pytest.approx(0.8)
 
 
 def trial(count, drift, hydrogen=None, failed=""):
@@ -77,7 +82,8 @@ def test_longer_steps_are_tried_until_one_is_unstable(organic, monkeypatch):
         (None, 1.0, 1), (None, 1.0, 2), (None, 1.0, 3),
         (3.0, 2.0, 1), (3.0, 1.0, 2), (3.0, 1.0, 3), (3.0, 1.0, 4), (3.0, 1.0, 5),
     ]  # fmt: skip
-    assert said == found and outer_steps.largest(found, 3.0).outer == 4.0
+    assert said == found
+    assert outer_steps.largest(found, 3.0).outer == 4.0
 
 
 def test_the_gain_counts_both_models():

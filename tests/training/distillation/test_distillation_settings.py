@@ -28,8 +28,10 @@ def test_a_record_continues_with_its_choices_and_refuses_another_request(tmp_pat
     record = Record(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 0}})
     record["schedule"] = {"frames": 3}
     again = Record(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 0}})
-    assert again.continued and not record.continued
-    assert "schedule" in again and again["schedule"] == {"frames": 3}
+    assert again.continued
+    assert not record.continued
+    assert "schedule" in again
+    assert again["schedule"] == {"frames": 3}
     with pytest.raises(FileExistsError, match=r"another request: \{'seed': 0\}, got \{'seed': 1\}; --overwrite"):
         Record(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 1}})
     (tmp_path / "one" / RECORD).write_text(json.dumps({"format": "else"}))

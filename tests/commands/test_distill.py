@@ -1,0 +1,58 @@
+"""`torchmdx distill`: its options, and the structures that it starts from."""
+
+import ase.io
+import pytest
+from ase.build import molecule
+
+import torchmdx
+from torchmdx import Potential, TensorNetConfig
+from torchmdx.commands.cli import build_parser, main
+from torchmdx.commands.distill import examples, request_of, structures_of
+from torchmdx.models.model_card import Card
+from torchmdx.training.distillation.settings import Request
+
+
+def options_of(*words):
+    return build_parser().parse_args(["distill", "organic-1", "-o", "fast.safetensors", *map(str, words)])
+
+
+def test_options_are_the_settings_of_the_request():
+    assert request_of(options_of()) == Request()
+    given = options_of("--temperature", 350, "--batch-size", 4, "--layers", 0, "--inner", 0.5, "--name", "quick")
+    assert request_of(given) == Request(temperature=350.0, batch_size=4, layers=0, inner=0.5, name="quick")
+    with pytest.raises(ValueError, match="minutes must be > 0 and finite, got -1.0"):
+        request_of(options_of("--minutes", -1))
+
+
+def test_structures_are_all_of_the_files_with_their_charges(tmp_path):
+    water, hydroxide = molecule("H2O"), molecule("OH")
+    hydroxide.info["charge"] = -1
+    ase.io.write(tmp_path / "two.xyz", [water, hydroxide])
+    found = structures_of(options_of(tmp_path / "two.xyz", "--device", "cpu"))
+    assert [system.charge for system in found.systems] == [0.0, -1.0]
+    assert list(found.names) == ["two.xyz:0", "two.xyz:1"]
+
+
+def test_examples_are_closed_shells_of_elements_that_the_potential_knows(capsys):
+    found = structures_of(options_of("--device", "cpu"))
+    elements = set(torchmdx.load("organic-1").card.elements)
+    assert "alanine dipeptide" in found.names
+    assert "CH3CH2OH" in found.names
+    assert not {"SiH4", "CH3", "NO2"} & set(found.names)
+    for system in found.systems:
+        assert set(system.atomic_numbers.tolist()) <= elements
+        assert int(system.atomic_numbers.sum()) % 2 == 0
+    assert f"structures: {len(found.names)} examples, alanine dipeptide," in capsys.readouterr().out
+    metal = Potential(TensorNetConfig(num_channels=4, num_layers=0))
+    metal.card = Card(name="copper", elements=(29,))
+    with pytest.raises(ValueError, match="distill needs structure files for copper, got none"):
+        examples(metal)
+
+
+def test_errors_of_the_command_name_what_was_given(tmp_path, capsys):
+    assert main(["distill", "organic-1", "-o", str(tmp_path / "fast.pt")]) == 2
+    assert "--output must end in .safetensors, got" in capsys.readouterr().err
+    ase.io.write(tmp_path / "silane.xyz", molecule("SiH4"))
+    assert main(["distill", "organic-1", str(tmp_path / "silane.xyz"), "-o", str(tmp_path / "f.safetensors")]) == 2
+    assert "silane.xyz: organic-1 does not know Si (atom 0)" in capsys.readouterr().err
+    assert not list(tmp_path.glob("f*"))
