@@ -1,14 +1,22 @@
 """`torchmdx distill`: its options, and the structures that it starts from."""
 
+import argparse
+import shutil
+
 import ase.io
 import pytest
+from ase import Atoms
 from ase.build import molecule
+from structures import DATA
 
 import torchmdx
 from torchmdx import Potential, TensorNetConfig
+from torchmdx.checkpoints import potentials
 from torchmdx.commands.cli import build_parser, main
-from torchmdx.commands.distill import examples, request_of, structures_of
+from torchmdx.commands.distill import automatic, examples, request_of, shipped_for, structures_of
 from torchmdx.models.model_card import Card
+from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.training.distillation import run as distillation
 from torchmdx.training.distillation.settings import Request
 
 
@@ -56,3 +64,44 @@ def test_errors_of_the_command_name_what_was_given(tmp_path, capsys):
     assert main(["distill", "organic-1", str(tmp_path / "silane.xyz"), "-o", str(tmp_path / "f.safetensors")]) == 2
     assert "silane.xyz: organic-1 does not know Si (atom 0)" in capsys.readouterr().err
     assert not list(tmp_path.glob("f*"))
+
+
+def test_the_fast_model_of_a_shipped_potential_is_found_by_its_content(tmp_path):
+    shutil.copy(potentials.shipped()["organic-1"], tmp_path / "mine.safetensors")
+    assert shipped_for(None) == shipped_for("organic-1") == shipped_for(str(tmp_path / "mine.safetensors"))
+    assert shipped_for(None) == "organic-1-fast"
+    assert shipped_for(["organic-1", "organic-1"]) is None
+    assert shipped_for(str(DATA / "tensornet.safetensors")) is None
+
+
+def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_there(tmp_path, monkeypatch, capsys):
+    ase.io.write(tmp_path / "water.xyz", Atoms("OH2", molecule("H2O").positions, cell=[9, 9, 9], pbc=True))
+    model = Potential(TensorNetConfig(num_channels=4, num_layers=0))
+    torchmdx.save(model, tmp_path / "model.safetensors")
+    options = argparse.Namespace(
+        model=[str(tmp_path / "model.safetensors")], file=str(tmp_path / "water.xyz"), output=str(tmp_path / "run"),
+        index="-1", charge=None, device="cpu", temperature=350.0, seed=None, vacuum=True,
+    )  # fmt: skip
+    asked: list = []
+
+    def distill(structures, output, request, interrupts):
+        asked.append((structures, request))
+        fast = Potential(TensorNetConfig(num_channels=2, num_layers=0))
+        fast.card = Card(description=f"of {structures.potential.origin.sha256}")
+        torchmdx.save(fast, output)
+        return {}
+
+    monkeypatch.setattr(distillation, "distill", distill)
+    expected = str(tmp_path / "run.fast.safetensors")
+    assert automatic(options, Interrupts()) == expected
+    assert automatic(options, Interrupts()) == expected
+    assert len(asked) == 1
+    structures, request = asked[0]
+    assert not structures.systems[0].pbc.any()
+    assert request == Request(temperature=350.0)
+    torchmdx.save(model, expected)
+    with pytest.raises(ValueError, match=r"run.fast.safetensors' must be distilled from model.safetensors"):
+        automatic(options, Interrupts())
+    monkeypatch.setattr(distillation, "distill", lambda *given: None)
+    (tmp_path / "run.fast.safetensors").unlink()
+    assert automatic(options, Interrupts()) is None

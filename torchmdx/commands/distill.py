@@ -13,6 +13,7 @@ from torchmdx.runtime.interrupt import Interrupts
 
 if TYPE_CHECKING:
     from torchmdx.models.ensemble import Ensemble
+    from torchmdx.models.origin import Origin
     from torchmdx.models.potential import Potential
     from torchmdx.structures.system import System
     from torchmdx.training.distillation.settings import Request, Structures
@@ -149,3 +150,59 @@ def examples(potential: Potential | Ensemble) -> tuple[list[System], list[str]]:
             f"distill needs structure files for {cards[0].title}, got none, and its card has the elements of no example"
         )
     return systems, names
+
+
+def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None:
+    """The fast model for a run of `torchmdx md --fast auto`: of the potential and the structure of its options.
+
+    The one that torchmdx comes with, else PREFIX.fast.safetensors, which is distilled first unless it is there; None
+    if a signal stopped that.
+
+    Raises:
+        ValueError: If PREFIX.fast.safetensors is a fast model of another potential.
+    """
+    from torchmdx.commands.options import model_of
+    from torchmdx.models.digest import origin_of
+    from torchmdx.structures.system import System
+    from torchmdx.training.distillation.run import distill
+    from torchmdx.training.distillation.settings import Request, Structures
+
+    model = model_of(options)
+    if (shipped := shipped_for(model)) is not None:
+        print(f"fast model: {shipped}, included in torchmdx")
+        return shipped
+    asked = dict(files=[options.file], index=options.index, charge=options.charge, format=None, device=options.device)
+    found = structures_of(argparse.Namespace(model=model, **asked))
+    if options.vacuum:
+        alone = [System.create(one.positions, one.atomic_numbers, charge=one.charge) for one in found.systems]
+        found = Structures(found.potential, alone, found.names)
+    output = Path(f"{options.output}.fast.safetensors")
+    if output.exists():
+        _require_distilled_from(output, origin_of(found.potential))
+        print(f"fast model: {output}")
+        return str(output)
+    print(f"fast model: torchmdx comes with none for this potential, and distils {output}")
+    request = Request(temperature=options.temperature or Request.temperature, seed=options.seed or 0)
+    return None if distill(found, output, request, interrupts) is None else str(output)
+
+
+def shipped_for(model: str | list[str] | None) -> str | None:
+    """The name of the fast model that torchmdx comes with for a potential; None if there is none."""
+    from torchmdx.checkpoints.locate import origin_at
+    from torchmdx.checkpoints.potentials import FAST_MODELS
+
+    if isinstance(model, list):
+        return None
+    digest = origin_at(model).sha256
+    return next((fast for name, fast in FAST_MODELS.items() if origin_at(name).sha256 == digest), None)
+
+
+def _require_distilled_from(path: Path, origin: Origin) -> None:
+    """Raises ValueError for a fast model whose card names another potential."""
+    from torchmdx.checkpoints.save_load import load_one
+
+    if origin.sha256 not in (said := load_one(path).card.description):
+        raise ValueError(
+            f"{str(path)!r} must be distilled from {origin}, got {said or 'a potential without a description'!r}; remove "
+            "it, or name it with --fast"
+        )
