@@ -203,6 +203,6 @@ def _require_distilled_from(path: Path, origin: Origin) -> None:
 
     if origin.sha256 not in (said := load_one(path).card.description):
         raise ValueError(
-            f"{str(path)!r} must be distilled from {origin}, got {said or 'a potential without a description'!r}; remove "
-            "it, or name it with --fast"
+            f"{str(path)!r} must be distilled from {origin}, got {said or 'a potential without a description'!r}; "
+            "remove it, or name it with --fast"
         )
