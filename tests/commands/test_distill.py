@@ -25,7 +25,9 @@ def options_of(*words):
 
 
 def test_options_are_the_settings_of_the_request():
-    assert request_of(options_of()) == Request()
+    assert request_of(options_of()) == Request(start="organic-1-fast")
+    assert request_of(options_of("--start", "none")) == Request()
+    assert request_of(options_of("--cutoff", 4)) == Request(cutoff=4.0)
     given = options_of("--temperature", 350, "--batch-size", 4, "--layers", 0, "--inner", 0.5, "--name", "quick")
     assert request_of(given) == Request(temperature=350.0, batch_size=4, layers=0, inner=0.5, name="quick")
     with pytest.raises(ValueError, match="minutes must be > 0 and finite, got -1.0"):

@@ -28,6 +28,7 @@ same command continues. Without FILES the structures are examples of molecules t
 """
 # Molecules of ASE's G2 set and the alanine dipeptide of `torchmdx demo`.
 DIPEPTIDE = Path(__file__).parent / "demo_run" / "alanine_dipeptide.pdb"
+NONE = "none"  # of --start
 LEAST_EXAMPLES = 3  # atoms of an example
 
 
@@ -65,12 +66,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add("--inner", type=float, metavar="FS", help="inner step of the tests, fs (default: 1, without hydrogens 2)")
     add("--frames", type=int, metavar="N", help="labelled frames (default: what a quarter of the time allows)")
     add("--trajectories", type=int, metavar="N", help="trajectories to train on, of each structure")
+    add("--start", metavar="FAST", help="fast model to train further, or none (default: the one that torchmdx has)")
     add("--layers", type=int, metavar="N", help="interaction layers (default: by measured cost)")
     add("--channels", type=int, metavar="N", help="channels (default: by measured cost)")
     add("--cutoff", type=float, metavar="Å", help="cutoff, Å (default: 3.5, or 1.7 nearest-neighbour distances)")
     add("--epochs", type=int, metavar="N", help="epochs (default: what half of the time allows)")
     add("--batch-size", type=int, metavar="N", help="frames of a training step")
-    add("--learning-rate", type=float, metavar="R", help="largest learning rate (default: 0.002)")
+    add("--learning-rate", type=float, metavar="R", help="largest learning rate (default: 0.002, of --start 0.001)")
     add("--name", metavar="NAME", help="name on the card (default: that of the potential with -fast)")
 
 
@@ -94,6 +96,11 @@ def request_of(options: argparse.Namespace) -> Request:
     from torchmdx.training.distillation.settings import Request
 
     found = {field.name: getattr(options, field.name) for field in fields(Request)}
+    sized = any(found[name] is not None for name in ("layers", "channels", "cutoff"))
+    if found["start"] is None and not sized:
+        found["start"] = shipped_for(options.model)
+    elif found["start"] == NONE:
+        found["start"] = None
     return Request(**{name: value for name, value in found.items() if value is not None})
 
 

@@ -9,9 +9,11 @@ import torch
 from ase.build import molecule
 
 import torchmdx
-from torchmdx import System
+from torchmdx import Potential, System, TensorNetConfig
 from torchmdx.datasets.splits import read_split
 from torchmdx.datasets.store import Store
+from torchmdx.models.model_card import Card
+from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.training.distillation import outer_steps, page
 from torchmdx.training.distillation.run import distill, folder_of
 from torchmdx.training.distillation.settings import Request, Structures
@@ -39,8 +41,9 @@ def quick(monkeypatch):
 
 
 def structures_of(organic):
-    systems = [System.from_ase(molecule("H2O")), System.from_ase(molecule("OH"), charge=-1.0)]
-    return Structures(organic, systems, ["water", "hydroxide"])
+    water = System.from_ase(molecule("H2O"))
+    crystal = System.create(water.positions, water.atomic_numbers, 7.0 * torch.eye(3), True)
+    return Structures(organic, [crystal, System.from_ase(molecule("OH"), charge=-1.0)], ["water", "hydroxide"])
 
 
 def test_a_distillation_writes_checkpoint_page_and_record(organic, tmp_path, quick, capsys):
@@ -78,6 +81,21 @@ def test_a_distillation_writes_checkpoint_page_and_record(organic, tmp_path, qui
     output.unlink()
     with pytest.raises(FileExistsError, match="another request"):
         distill(structures_of(organic), output, Request(**{**SMALL, "epochs": 3}), Stops())
+
+
+def test_a_fast_model_is_trained_further(organic, tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(page, "write", lambda *given: {"page": "", "force_rmse": 1.0, "force_rmse_relative": 1.0})
+    start = Potential(TensorNetConfig(num_channels=4, num_layers=0, cutoff=3.2, max_z=20), [ZBLConfig(cutoff=1.0)])
+    start.card = Card(elements=(1, 6, 8), charges=(0.0,))
+    torchmdx.save(start, tmp_path / "start.safetensors")
+    settings = {name: value for name, value in SMALL.items() if name not in ("layers", "channels")}
+    request = Request(**settings | dict(epochs=1, learning_rate=1e-9), start=str(tmp_path / "start.safetensors"))
+    distill(structures_of(organic), tmp_path / "fast.safetensors", request, Stops())
+    fast = torchmdx.load(tmp_path / "fast.safetensors")
+    assert (fast.config, fast.prior_configs) == (start.config, start.prior_configs)
+    assert fast.card.elements == (1, 6, 8)
+    for name, weight in start.named_parameters():
+        assert torch.allclose(fast.get_parameter(name), weight, atol=1e-6), "nearly those it started from"
 
 
 @pytest.mark.nightly

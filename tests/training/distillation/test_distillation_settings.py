@@ -16,6 +16,7 @@ from torchmdx.training.distillation.settings import RECORD, Record, Request, Str
         (dict(minutes=0.0), "minutes must be > 0 and finite, got 0.0"),
         (dict(cutoff=float("nan")), "cutoff must be > 0 and finite, got nan"),
         (dict(batch_size=0), "batch size must be >= 1, got 0"),
+        (dict(start="fast.safetensors", channels=32), "has its own network, got fast.safetensors and channels 32"),
         (dict(frames=2), "frames must be >= 3, got 2"),
     ],
 )

@@ -26,6 +26,7 @@ from torchmdx.training.run import open_trainer
 FOLDER, TRIAL = "training", "trial"
 ATOMS_A_STEP = {"cpu": 350, "cuda": 2_000}  # small batches: many steps count more than smooth ones
 MOST_BATCH, FEWEST_STEPS = 64, 50  # frames of a step, steps of an epoch, if there are enough frames
+RATE, RATE_OF_STARTED = 2e-3, 1e-3  # largest learning rates: of random weights, and of those of a fast model
 WARM_UP, MEASURED = 3, 12  # steps of a trial
 MOST_SECONDS = 20.0  # of the measured steps, of which there are fewer if they are slow
 VALIDATIONS = 25
@@ -50,13 +51,14 @@ def config_of(
     return Config.model_validate(
         {
             "model": model.model_dump(),
+            "finetune": {} if request.start is None else {"checkpoint": request.start, "references": "shift"},
             "data": {"path": str(folder / STORE), "split": str(folder / SPLIT), "checks": "off", "references": "fit"},
             "loss": {
                 "energy": {"function": "huber", "delta": 0.01, "weight": 1.0},
                 "forces": {"function": "huber", "delta": 0.2, "weight": 1.0},
             },
             "optimizer": {
-                "learning_rate": request.learning_rate,
+                "learning_rate": request.learning_rate or (RATE if request.start is None else RATE_OF_STARTED),
                 "ema_decay": min(LONGEST_MEMORY, max(0.0, 1 - AVERAGED / (epochs * steps))),
             },
             "schedule": {"warmup_steps": min(100, max(1, epochs * steps // 20))},

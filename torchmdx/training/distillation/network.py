@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from torchmdx.checkpoints.save_load import load_one
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.registry import prior_to_dict
+from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.structures.system import Batch, System
 from torchmdx.training.config import ModelSection
@@ -118,6 +120,8 @@ def choose(
         systems: All structures.
         measured: Those whose steps are measured.
     """
+    if request.start is not None:
+        return started(request.start), []
     cutoff = request.cutoff or cutoff_of(potential, systems)
     candidates = [
         (
@@ -138,6 +142,15 @@ def choose(
         best = best_of(costs)
         candidates = [(best.layers, best.channels)]
     return section(potential, systems, *candidates[0], cutoff), costs
+
+
+def started(start: str) -> ModelSection:
+    """The configuration of a fast model to start from. Raises ValueError for another kind of network."""
+    found = load_one(start)
+    if not isinstance(found.config, TensorNetConfig):
+        raise ValueError(f"a fast model to start from must be a TensorNet, got {start!r} with {found.config!r}")
+    priors = [prior_to_dict(prior) for prior in found.prior_configs]
+    return ModelSection.model_validate({**asdict(found.config), "priors": priors})
 
 
 def best_of(costs: Sequence[Cost]) -> Cost:

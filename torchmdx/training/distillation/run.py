@@ -164,6 +164,7 @@ class _Run:
         measurements = "; ".join(str(network.Cost(**cost)) for cost in record["network"]["costs"])
         self.say(
             f"network: {model.num_layers}x{model.num_channels} (layers x channels), cutoff {model.cutoff:g} Å"
+            + f", with the weights of {self.request.start}" * (self.request.start is not None)
             + f"; measured (ms of a step, relative to the potential's): {measurements}" * bool(measurements)
         )
         if self.interrupted():

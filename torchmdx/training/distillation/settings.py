@@ -34,6 +34,7 @@ class Request:
         timestep: fs, of the trajectories.
         inner: fs, the inner step of the tests of multiple time steps; None: 1 with hydrogens, else 2.
         frames, trajectories: All frames, and trajectories of each structure that are trained on.
+        start: File or name of a fast model whose network and weights are trained further; None: random weights.
         layers, channels, cutoff: The network; cutoff in Å.
         epochs, batch_size, learning_rate: The training.
         name: Of the fast model, on its card; None: that of the potential with "-fast".
@@ -46,12 +47,13 @@ class Request:
     inner: float | None = None
     frames: int | None = None
     trajectories: int | None = None
+    start: str | None = None
     layers: int | None = None
     channels: int | None = None
     cutoff: float | None = None
     epochs: int | None = None
     batch_size: int | None = None
-    learning_rate: float = 2e-3
+    learning_rate: float | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +66,10 @@ class Request:
             value = getattr(self, key)
             if value is not None and value < lowest:
                 raise ValueError(f"{key.replace('_', ' ')} must be >= {lowest}, got {value}")
+        own = {key: getattr(self, key) for key in ("layers", "channels", "cutoff")}
+        sizes = [f"{key} {value}" for key, value in own.items() if value is not None]
+        if self.start is not None and sizes:
+            raise ValueError(f"a fast model to start from has its own network, got {self.start} and {sizes[0]}")
 
     def seconds(self, share: float) -> float:
         """That share of the time."""
