@@ -35,7 +35,7 @@ step evaluation/properties
 dynamics ase/atoms ase/parameters
 checkpoints
 ase evaluation/conformance openmm ipi torch_sim dynamics/relaxation checkpoints/export lammps
-datasets
+datasets dynamics/paths
 report/view
 report dynamics/run
 training commands/demo_run commands/md_openmm

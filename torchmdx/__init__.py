@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchmdx.checkpoints.save_load import load_ensemble as load_ensemble
     from torchmdx.checkpoints.save_load import save as save
     from torchmdx.dynamics.dynamics import Dynamics as Dynamics
+    from torchmdx.dynamics.paths.run import neb as neb
     from torchmdx.dynamics.relaxation.run import relax as relax
     from torchmdx.dynamics.relaxation.tasks import Relaxed as Relaxed
     from torchmdx.evaluation.derivatives import Result as Result
@@ -56,6 +57,7 @@ else:
             "evaluate": "evaluation.derivatives",
             "load": "checkpoints.save_load",
             "load_ensemble": "checkpoints.save_load",
+            "neb": "dynamics.paths.run",
             "register_model": "models.registry",
             "register_prior": "models.registry",
             "relax": "dynamics.relaxation.run",

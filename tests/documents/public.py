@@ -19,6 +19,7 @@ PUBLIC = (
     "torchmdx.step",
     "torchmdx.dynamics",
     "torchmdx.dynamics.relaxation",
+    "torchmdx.dynamics.paths",
     "torchmdx.checkpoints",
     "torchmdx.checkpoints.export",
     "torchmdx.ase",

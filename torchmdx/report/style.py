@@ -40,7 +40,10 @@ def require_matplotlib() -> None:
 
 @contextmanager
 def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure, width and height in inches, written to `path` at the end. Raises ImportError without matplotlib."""
+    """A figure, width and height in inches, written to `path`, PNG or SVG, at the end.
+
+    Raises ImportError without matplotlib.
+    """
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,7 +52,7 @@ def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
     FigureCanvasAgg(figure)
     yield figure
     image = io.BytesIO()
-    figure.savefig(image, format="png")
+    figure.savefig(image, format="svg" if path.suffix.lower() == ".svg" else "png")
     write_whole(path, image.getvalue())
 
 

@@ -107,7 +107,9 @@ def test_blocks_wait_for_each_other_only_on_cards_where_that_has_been_measured()
     other = replace(machine_named("H100"), name="H20", multiprocessors=78, clusters=())
     found = plan_kernels("TensorNet", config, work, "float32", other)
     assert not found.one_launch
-    wanted = "its blocks wait for each other, which has been measured on an H100 and H200, not on H20"
+    wanted = (
+        "blocks that wait for each other were tested on an H100 and H200, not on H20: `torchmdx bench --all` tests it"
+    )
     assert found.stages[1].why == wanted
     # Blocks that wait only for those of their own cluster, which the hardware starts together, run on all of them.
     assert plan_kernels("TensorNet2", TensorNet2Config(), work, "float32", other).clusters is not None

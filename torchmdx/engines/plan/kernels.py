@@ -164,7 +164,8 @@ def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, prior
     if not machine.is_hopper:
         return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
     if not machine.clusters:
-        return no(f"its blocks wait for each other, which has been measured on an H100 and H200, not on {machine.name}")
+        known = "blocks that wait for each other were tested on an H100 and H200"
+        return no(f"{known}, not on {machine.name}: `torchmdx bench --all` tests it")
     if (reason := serves.one_launch(config)) is not None:
         return no(reason)
     limit = _most_in_one_launch(config)

@@ -7,6 +7,8 @@ import importlib.util
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchmdx.runtime.card_records import clusters_of
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,8 +23,8 @@ class Machine:
     Attributes:
         clusters: By the number of their blocks, how many clusters run at the same time where a block takes a whole
             multiprocessor. Parts of the chip have odd numbers of multiprocessors, so it is fewer than their number
-            allows. Empty where it has not been measured: then no kernel runs whose blocks wait for those of other
-            clusters.
+            allows. Empty where it has not been measured, here or by `torchmdx bench --all` on the card: then no kernel
+            runs whose blocks wait for those of other clusters.
         triton: Whether it is installed.
         compiled, pair_kernels: Whether the C code of networks and of training is there.
     """
@@ -116,6 +118,9 @@ def _gpu(device: torch.device) -> Machine:
     )
     # The driver tells of a compiled kernel only how many clusters fit: until then, those of the same chip.
     alike = [m for m in MACHINES.values() if (m.capability, m.multiprocessors) == _size(machine)]
+    if not alike and machine.is_hopper:
+        recorded = clusters_of(machine.name, machine.multiprocessors)
+        return replace(machine, clusters=((8, recorded),) if recorded else ())
     return replace(machine, clusters=alike[0].clusters) if alike else machine
 
 
