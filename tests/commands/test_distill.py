@@ -17,7 +17,7 @@ from torchmdx.commands.distill import automatic, examples, request_of, shipped_f
 from torchmdx.models.model_card import Card
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.distillation import run as distillation
-from torchmdx.training.distillation.settings import Request
+from torchmdx.training.distillation.settings import DistillSettings
 
 
 def options_of(*words):
@@ -25,11 +25,11 @@ def options_of(*words):
 
 
 def test_options_are_the_settings_of_the_request():
-    assert request_of(options_of()) == Request(start="organic-1-fast")
-    assert request_of(options_of("--start", "none")) == Request()
-    assert request_of(options_of("--cutoff", 4)) == Request(cutoff=4.0)
+    assert request_of(options_of()) == DistillSettings(start="organic-1-fast")
+    assert request_of(options_of("--start", "none")) == DistillSettings()
+    assert request_of(options_of("--cutoff", 4)) == DistillSettings(cutoff=4.0)
     given = options_of("--temperature", 350, "--batch-size", 4, "--layers", 0, "--inner", 0.5, "--name", "quick")
-    assert request_of(given) == Request(temperature=350.0, batch_size=4, layers=0, inner=0.5, name="quick")
+    assert request_of(given) == DistillSettings(temperature=350.0, batch_size=4, layers=0, inner=0.5, name="quick")
     with pytest.raises(ValueError, match="minutes must be > 0 and finite, got -1.0"):
         request_of(options_of("--minutes", -1))
 
@@ -100,7 +100,7 @@ def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_ther
     assert len(asked) == 1
     structures, request = asked[0]
     assert not structures.systems[0].pbc.any()
-    assert request == Request(temperature=350.0)
+    assert request == DistillSettings(temperature=350.0)
     torchmdx.save(model, expected)
     with pytest.raises(ValueError, match=r"run.fast.safetensors' must be distilled from model.safetensors"):
         automatic(options, Interrupts())

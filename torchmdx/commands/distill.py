@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchmdx.models.origin import Origin
     from torchmdx.models.potential import Potential
     from torchmdx.structures.system import System
-    from torchmdx.training.distillation.settings import Request, Structures
+    from torchmdx.training.distillation.settings import DistillSettings, Structures
 
 EPILOG = """\
 Everything but the fast model is in the folder FILE.distillation, without the ending of FILE: the page
@@ -91,17 +91,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def request_of(options: argparse.Namespace) -> Request:
+def request_of(options: argparse.Namespace) -> DistillSettings:
     """The settings of the options. Raises ValueError."""
-    from torchmdx.training.distillation.settings import Request
+    from torchmdx.training.distillation.settings import DistillSettings
 
-    found = {field.name: getattr(options, field.name) for field in fields(Request)}
+    found = {field.name: getattr(options, field.name) for field in fields(DistillSettings)}
     sized = any(found[name] is not None for name in ("layers", "channels", "cutoff"))
     if found["start"] is None and not sized:
         found["start"] = shipped_for(options.model)
     elif found["start"] == NONE:
         found["start"] = None
-    return Request(**{name: value for name, value in found.items() if value is not None})
+    return DistillSettings(**{name: value for name, value in found.items() if value is not None})
 
 
 def structures_of(options: argparse.Namespace) -> Structures:
@@ -172,7 +172,7 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
     from torchmdx.models.digest import origin_of
     from torchmdx.structures.system import System
     from torchmdx.training.distillation.run import distill
-    from torchmdx.training.distillation.settings import Request, Structures
+    from torchmdx.training.distillation.settings import DistillSettings, Structures
 
     model = model_of(options)
     if (shipped := shipped_for(model)) is not None:
@@ -189,7 +189,7 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
         print(f"fast model: {output}")
         return str(output)
     print(f"fast model: torchmdx comes with none for this potential, and distils {output}")
-    request = Request(temperature=options.temperature or Request.temperature, seed=options.seed or 0)
+    request = DistillSettings(temperature=options.temperature or DistillSettings.temperature, seed=options.seed or 0)
     return None if distill(found, output, request, interrupts) is None else str(output)
 
 

@@ -8,7 +8,7 @@ from ase.build import molecule
 import torchmdx
 from torchmdx import System
 from torchmdx.training.distillation import frames
-from torchmdx.training.distillation.settings import SAMPLING, Request
+from torchmdx.training.distillation.settings import SAMPLING, DistillSettings
 
 WATER = System.from_ase(molecule("H2O"))
 
@@ -22,7 +22,7 @@ def chains(counts):
 
 
 def test_few_structures_hold_out_trajectories_of_each():
-    found = frames.trajectories([WATER, *chains([(1, 4)])], Request(temperature=400.0))
+    found = frames.trajectories([WATER, *chains([(1, 4)])], DistillSettings(temperature=400.0))
     for structure in (0, 1):
         own = [one for one in found if one.structure == structure]
         assert [one.part for one in own] == ["train"] * 4 + ["validation", "test"]
@@ -30,13 +30,13 @@ def test_few_structures_hold_out_trajectories_of_each():
         assert temperatures[:4] == pytest.approx(np.geomspace(200, 1000, 4))
         assert temperatures[4:] == [400.0, 400.0]
     assert len({one.seed for one in found}) == len(found)
-    assert found == frames.trajectories([WATER, *chains([(1, 4)])], Request(temperature=400.0))
-    assert found != frames.trajectories([WATER, *chains([(1, 4)])], Request(temperature=400.0, seed=1))
+    assert found == frames.trajectories([WATER, *chains([(1, 4)])], DistillSettings(temperature=400.0))
+    assert found != frames.trajectories([WATER, *chains([(1, 4)])], DistillSettings(temperature=400.0, seed=1))
 
 
 def test_many_structures_hold_out_whole_compositions():
     systems = chains([(c, h) for c in range(1, 6) for h in range(5) for _ in range(2)])
-    found = frames.trajectories(systems, Request())
+    found = frames.trajectories(systems, DistillSettings())
     assert sorted(one.structure for one in found) == list(range(50)), "a trajectory of each"
     parts: dict = {}
     for one in found:
@@ -51,7 +51,7 @@ def test_many_structures_hold_out_whole_compositions():
 
 def test_cells_of_training_are_strained_and_molecules_are_not():
     cell = System.create(WATER.positions, WATER.atomic_numbers, 8.0 * torch.eye(3), True)
-    found = frames.trajectories([WATER, cell], Request())
+    found = frames.trajectories([WATER, cell], DistillSettings())
     assert {one.strain for one in found if one.structure == 0} == {1.0}
     assert {one.strain for one in found if one.structure == 1 and one.part == "train"} == {1.0, 0.985, 1.015}
     assert {one.strain for one in found if one.structure == 1 and one.part != "train"} == {1.0}
@@ -62,7 +62,7 @@ def test_cells_of_training_are_strained_and_molecules_are_not():
 
 def test_batches_are_alike_in_periodicity_and_small_enough():
     cell = System.create(WATER.positions, WATER.atomic_numbers, 8.0 * torch.eye(3), True)
-    planned = [frames.Trajectory(k % 2, 300.0, "train", k) for k in range(10)]
+    planned = [frames.ShortRun(k % 2, 300.0, "train", k) for k in range(10)]
     found = frames.batches([WATER, cell], planned, most_atoms=7)
     assert [len(batch) for batch in found] == [2, 2, 1, 2, 2, 1]
     assert all(len({one.structure for one in batch}) == 1 for batch in found)
@@ -79,18 +79,18 @@ def test_batches_are_alike_in_periodicity_and_small_enough():
     ],
 )
 def test_the_number_of_frames_follows_from_the_time_of_a_step(seconds_per_step, expected):
-    planned = [frames.Trajectory(0, 300.0, "train", k) for k in range(10)]
-    found = frames.schedule(Request(minutes=5.0), seconds_per_step, planned, num_atoms=30)
+    planned = [frames.ShortRun(0, 300.0, "train", k) for k in range(10)]
+    found = frames.schedule(DistillSettings(minutes=5.0), seconds_per_step, planned, num_atoms=30)
     assert (found.equilibration, found.spacing, found.frames) == expected
     if expected[2] > 2 and seconds_per_step > 1e-3:
         assert found.num_steps * seconds_per_step <= 300 * SAMPLING
-    given = frames.schedule(Request(frames=95), seconds_per_step, planned, num_atoms=30)
+    given = frames.schedule(DistillSettings(frames=95), seconds_per_step, planned, num_atoms=30)
     assert (given.equilibration, given.spacing, given.frames) == (200, 40, 10)
 
 
 def test_an_interrupted_trajectory_goes_on_to_the_same_frames(organic, tmp_path):
-    planned = [frames.Trajectory(0, t, part, 7 + k) for k, (t, part) in enumerate([(300.0, "train"), (500.0, "test")])]
-    plan = frames.Schedule(equilibration=4, spacing=3, frames=3)
+    planned = [frames.ShortRun(0, t, part, 7 + k) for k, (t, part) in enumerate([(300.0, "train"), (500.0, "test")])]
+    plan = frames.FramePlan(equilibration=4, spacing=3, frames=3)
     counts: list = []
 
     def run(path, stop_after):
@@ -121,7 +121,7 @@ def test_an_interrupted_trajectory_goes_on_to_the_same_frames(organic, tmp_path)
 
 def test_the_store_has_charges_parts_and_no_frames_with_huge_forces(tmp_path):
     charged = System.create(WATER.positions, WATER.atomic_numbers, charge=-1.0)
-    planned = [frames.Trajectory(0, 300.0, part, 0) for part in ("train", "validation", "test")]
+    planned = [frames.ShortRun(0, 300.0, part, 0) for part in ("train", "validation", "test")]
     forces = np.ones((2, 9, 3), np.float32)
     forces[1, 4] = 41.0  # of the second trajectory in its last frame
     np.savez(
@@ -150,12 +150,12 @@ def test_the_store_has_charges_parts_and_no_frames_with_huge_forces(tmp_path):
 
 
 def test_a_trajectory_that_fails_keeps_what_is_before(organic, tmp_path):
-    planned = [frames.Trajectory(0, 300.0, "train", 0)]
+    planned = [frames.ShortRun(0, 300.0, "train", 0)]
     dynamics = frames.dynamics_of(organic, [WATER], planned, 0.5)
     dynamics.run(2)
     broken = dynamics.snapshot()
     broken.velocities[:] = np.inf
     dynamics.loop.set_velocities(broken.velocities)
     with pytest.warns(UserWarning, match=r"trajectories at up to 300 K ended after 0 of 2 frames"):
-        assert frames.sample(dynamics, frames.Schedule(3, 2, 2), tmp_path / "a.npz", lambda: False, print)
+        assert frames.sample(dynamics, frames.FramePlan(3, 2, 2), tmp_path / "a.npz", lambda: False, print)
     assert frames.is_complete(tmp_path / "a.npz")

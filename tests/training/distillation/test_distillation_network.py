@@ -10,7 +10,7 @@ from torchmdx import Potential, System, TensorNet2Config, TensorNetConfig
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.training.distillation import network
 from torchmdx.training.distillation.network import Cost
-from torchmdx.training.distillation.settings import Request
+from torchmdx.training.distillation.settings import DistillSettings
 
 WATER = System.from_ase(molecule("H2O"))
 SMALL = TensorNetConfig(num_channels=8, num_layers=1, cutoff=6.0)
@@ -52,13 +52,13 @@ def test_given_sizes_are_kept_and_others_measured(organic, monkeypatch):
         return 1.0 if potential is organic else 0.01 * potential.config.num_channels
 
     monkeypatch.setattr(network, "seconds_of", seconds_of)
-    model, costs = network.choose(organic, [WATER], [WATER], Request(layers=0, channels=7, cutoff=3.1))
+    model, costs = network.choose(organic, [WATER], [WATER], DistillSettings(layers=0, channels=7, cutoff=3.1))
     assert (model.num_layers, model.num_channels, model.cutoff, costs, measured) == (0, 7, 3.1, [], [])
-    model, costs = network.choose(organic, [WATER], [WATER], Request(channels=16))
+    model, costs = network.choose(organic, [WATER], [WATER], DistillSettings(channels=16))
     assert measured[1:] == [(1, 16)]
     assert (model.num_layers, costs[0].ratio) == (1, 0.16)
     measured.clear()
-    model, costs = network.choose(organic, [WATER], [WATER], Request())
+    model, costs = network.choose(organic, [WATER], [WATER], DistillSettings())
     assert measured[1:] == [(1, 64), (1, 32), (0, 32)]
     assert (model.num_layers, model.num_channels) == (1, 32)
 

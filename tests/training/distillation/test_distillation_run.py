@@ -16,7 +16,7 @@ from torchmdx.models.model_card import Card
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.training.distillation import outer_steps, page
 from torchmdx.training.distillation.run import distill, folder_of
-from torchmdx.training.distillation.settings import Request, Structures
+from torchmdx.training.distillation.settings import DistillSettings, Structures
 
 SMALL = dict(frames=20, trajectories=2, layers=0, channels=4, epochs=2, batch_size=5, minutes=1e-3)
 
@@ -48,7 +48,7 @@ def structures_of(organic):
 
 def test_a_distillation_writes_checkpoint_page_and_record(organic, tmp_path, quick, capsys):
     output = tmp_path / "fast.safetensors"
-    result = distill(structures_of(organic), output, Request(**SMALL), Stops())
+    result = distill(structures_of(organic), output, DistillSettings(**SMALL), Stops())
     said = capsys.readouterr().out
     assert "wrote" in said
     assert "forces of unseen frames" in said
@@ -77,10 +77,10 @@ def test_a_distillation_writes_checkpoint_page_and_record(organic, tmp_path, qui
     assert result["force_rmse"] == pytest.approx(np.sqrt(np.mean(np.concatenate(errors) ** 2)), rel=1e-4)
 
     with pytest.raises(FileExistsError, match=r"output files must not exist, got .*fast.safetensors"):
-        distill(structures_of(organic), output, Request(**SMALL), Stops())
+        distill(structures_of(organic), output, DistillSettings(**SMALL), Stops())
     output.unlink()
     with pytest.raises(FileExistsError, match="another request"):
-        distill(structures_of(organic), output, Request(**{**SMALL, "epochs": 3}), Stops())
+        distill(structures_of(organic), output, DistillSettings(**{**SMALL, "epochs": 3}), Stops())
 
 
 def test_a_fast_model_is_trained_further(organic, tmp_path, quick, monkeypatch):
@@ -89,7 +89,9 @@ def test_a_fast_model_is_trained_further(organic, tmp_path, quick, monkeypatch):
     start.card = Card(elements=(1, 6, 8), charges=(0.0,))
     torchmdx.save(start, tmp_path / "start.safetensors")
     settings = {name: value for name, value in SMALL.items() if name not in ("layers", "channels")}
-    request = Request(**settings | dict(epochs=1, learning_rate=1e-9), start=str(tmp_path / "start.safetensors"))
+    request = DistillSettings(
+        **settings | dict(epochs=1, learning_rate=1e-9), start=str(tmp_path / "start.safetensors")
+    )
     distill(structures_of(organic), tmp_path / "fast.safetensors", request, Stops())
     fast = torchmdx.load(tmp_path / "fast.safetensors")
     assert (fast.config, fast.prior_configs) == (start.config, start.prior_configs)
@@ -102,9 +104,9 @@ def test_a_fast_model_is_trained_further(organic, tmp_path, quick, monkeypatch):
 def test_a_distillation_that_is_interrupted_gives_the_same_fast_model(organic, tmp_path, quick, monkeypatch):
     monkeypatch.setattr(page, "write", lambda *given: {"page": "", "force_rmse": 1.0, "force_rmse_relative": 1.0})
     (tmp_path / "whole").mkdir()
-    distill(structures_of(organic), tmp_path / "whole" / "fast.safetensors", Request(**SMALL), Stops())
+    distill(structures_of(organic), tmp_path / "whole" / "fast.safetensors", DistillSettings(**SMALL), Stops())
     output, stops, looks = tmp_path / "fast.safetensors", 0, 60
-    while distill(structures_of(organic), output, Request(**SMALL), Stops(looks)) is None:
+    while distill(structures_of(organic), output, DistillSettings(**SMALL), Stops(looks)) is None:
         stops, looks = stops + 1, int(1.5 * looks)
         assert not output.exists()
     assert stops >= 3

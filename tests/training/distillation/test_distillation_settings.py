@@ -7,7 +7,7 @@ import torch
 from ase.build import molecule
 
 from torchmdx import System
-from torchmdx.training.distillation.settings import RECORD, Record, Request, Structures
+from torchmdx.training.distillation.settings import RECORD, DistillRecord, DistillSettings, Structures
 
 
 @pytest.mark.parametrize(
@@ -22,22 +22,22 @@ from torchmdx.training.distillation.settings import RECORD, Record, Request, Str
 )
 def test_a_request_that_cannot_be_met_is_refused(settings, said):
     with pytest.raises(ValueError, match=said):
-        Request(**settings)
+        DistillSettings(**settings)
 
 
 def test_a_record_continues_with_its_choices_and_refuses_another_request(tmp_path):
-    record = Record(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 0}})
+    record = DistillRecord(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 0}})
     record["schedule"] = {"frames": 3}
-    again = Record(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 0}})
+    again = DistillRecord(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 0}})
     assert again.continued
     assert not record.continued
     assert "schedule" in again
     assert again["schedule"] == {"frames": 3}
     with pytest.raises(FileExistsError, match=r"another request: \{'seed': 0\}, got \{'seed': 1\}; --overwrite"):
-        Record(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 1}})
+        DistillRecord(tmp_path / "one", {"request": {"minutes": 5.0, "seed": 1}})
     (tmp_path / "one" / RECORD).write_text(json.dumps({"format": "else"}))
     with pytest.raises(ValueError, match="must be the record of a distillation"):
-        Record(tmp_path / "one", {})
+        DistillRecord(tmp_path / "one", {})
 
 
 def test_structures_are_named_where_the_potential_does_not_know_an_element(organic):

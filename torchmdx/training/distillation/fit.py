@@ -18,7 +18,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.config import Config, ModelSection
 from torchmdx.training.distillation.frames import SPLIT, STORE
-from torchmdx.training.distillation.settings import TRAINING, Request
+from torchmdx.training.distillation.settings import TRAINING, DistillSettings
 from torchmdx.training.loop import BEST, STATE
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.run import open_trainer
@@ -33,7 +33,7 @@ VALIDATIONS = 25
 AVERAGED, LONGEST_MEMORY = 50, 0.999  # the saved weights are averages over one in AVERAGED of all steps
 
 
-def batch_size_of(store: Store, train: np.ndarray, request: Request, device: torch.device) -> int:
+def batch_size_of(store: Store, train: np.ndarray, request: DistillSettings, device: torch.device) -> int:
     """Frames of a step."""
     if request.batch_size is not None:
         return request.batch_size
@@ -42,7 +42,13 @@ def batch_size_of(store: Store, train: np.ndarray, request: Request, device: tor
 
 
 def config_of(
-    model: ModelSection, folder: Path, request: Request, device: torch.device, batch_size: int, epochs: int, steps: int
+    model: ModelSection,
+    folder: Path,
+    request: DistillSettings,
+    device: torch.device,
+    batch_size: int,
+    epochs: int,
+    steps: int,
 ) -> Config:
     """The configuration of the training. steps: of an epoch.
 
@@ -106,7 +112,7 @@ def _wait(device: torch.device) -> None:
 
 
 def choose(
-    model: ModelSection, folder: Path, request: Request, device: torch.device, store: Store, parts: Split
+    model: ModelSection, folder: Path, request: DistillSettings, device: torch.device, store: Store, parts: Split
 ) -> dict[str, Any]:
     """Batch size, epochs and the measured time of a step: the share of the time that training has."""
     batch_size = batch_size_of(store, parts["train"], request, device)

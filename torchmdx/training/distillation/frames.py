@@ -22,7 +22,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.runtime.files import whole_file
 from torchmdx.step.results import NonFiniteError, StepError
 from torchmdx.structures.system import System
-from torchmdx.training.distillation.settings import SAMPLING, Request
+from torchmdx.training.distillation.settings import SAMPLING, DistillSettings
 
 # Temperatures, relative to that of the dynamics: cold frames show the minima, hot ones stretched and short bonds.
 COLDEST, HOTTEST = 0.5, 2.5
@@ -40,7 +40,7 @@ STORE, SPLIT = "frames.store", "split.json"
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class ShortRun:
     """One trajectory: number of its structure, temperature K, part of the split, seed, factor of the cell."""
 
     structure: int
@@ -51,7 +51,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class FramePlan:
     """Steps before the first frame and between frames, and frames of each trajectory."""
 
     equilibration: int
@@ -63,7 +63,7 @@ class Schedule:
         return self.equilibration + self.spacing * self.frames
 
 
-def trajectories(systems: Sequence[System], request: Request) -> list[Trajectory]:
+def trajectories(systems: Sequence[System], request: DistillSettings) -> list[ShortRun]:
     """All trajectories. With many structures, validation and test have others than the training; else trajectories."""
     low, high = COLDEST * request.temperature, HOTTEST * request.temperature
     count = len(systems)
@@ -91,9 +91,9 @@ def trajectories(systems: Sequence[System], request: Request) -> list[Trajectory
 
 def _trajectory(
     systems: Sequence[System], structure: int, temperature: float, part: str, seed: int, number: int
-) -> Trajectory:
+) -> ShortRun:
     strained = part == "train" and bool(systems[structure].pbc.all())
-    return Trajectory(structure, temperature, part, seed, STRAINS[number % len(STRAINS)] if strained else 1.0)
+    return ShortRun(structure, temperature, part, seed, STRAINS[number % len(STRAINS)] if strained else 1.0)
 
 
 def _parts_of_structures(systems: Sequence[System], random: np.random.Generator) -> list[str]:
@@ -110,9 +110,9 @@ def _parts_of_structures(systems: Sequence[System], random: np.random.Generator)
     return [part_of.get(name, "train") for name in names]
 
 
-def batches(systems: Sequence[System], planned: Sequence[Trajectory], most_atoms: int) -> list[list[Trajectory]]:
+def batches(systems: Sequence[System], planned: Sequence[ShortRun], most_atoms: int) -> list[list[ShortRun]]:
     """Trajectories that run at once: alike in periodic directions, with at most this many atoms or a single one."""
-    found: list[list[Trajectory]] = []
+    found: list[list[ShortRun]] = []
     filled = 0
     for one in sorted(planned, key=lambda t: bool(systems[t.structure].pbc.any())):
         system = systems[one.structure]
@@ -125,7 +125,9 @@ def batches(systems: Sequence[System], planned: Sequence[Trajectory], most_atoms
     return found
 
 
-def schedule(request: Request, seconds_per_step: float, planned: Sequence[Trajectory], num_atoms: int) -> Schedule:
+def schedule(
+    request: DistillSettings, seconds_per_step: float, planned: Sequence[ShortRun], num_atoms: int
+) -> FramePlan:
     """Frames of each trajectory, for the share of the time, or the number asked for.
 
     Args:
@@ -133,17 +135,17 @@ def schedule(request: Request, seconds_per_step: float, planned: Sequence[Trajec
         num_atoms: Of all of them.
     """
     if request.frames is not None:
-        return Schedule(EQUILIBRATION, SPACING, max(1, math.ceil(request.frames / len(planned))))
+        return FramePlan(EQUILIBRATION, SPACING, max(1, math.ceil(request.frames / len(planned))))
     steps = request.seconds(SAMPLING) / seconds_per_step
     equilibration = min(EQUILIBRATION, int(steps / 3))
     spacing = min(SPACING, max(LEAST_SPACING, int((steps - equilibration) / FEWEST_FRAMES)))
     most = min(MOST_FRAMES / len(planned), MOST_ATOMS / num_atoms)
     frames = min((steps - equilibration) / spacing, most)
-    return Schedule(equilibration, spacing, max(2, int(frames)))
+    return FramePlan(equilibration, spacing, max(2, int(frames)))
 
 
 def dynamics_of(
-    potential: Potential | Ensemble, systems: Sequence[System], batch: Sequence[Trajectory], timestep: float
+    potential: Potential | Ensemble, systems: Sequence[System], batch: Sequence[ShortRun], timestep: float
 ) -> Dynamics:
     """The dynamics of trajectories that run at once."""
     structures = [_strained(systems[one.structure], one.strain) for one in batch]
@@ -174,7 +176,7 @@ def seconds_of_a_step(dynamics: Dynamics, least: float = 1.0) -> float:
 
 
 def sample(
-    dynamics: Dynamics, plan: Schedule, path: Path, interrupted: Callable[[], bool], note: Callable[[int], None]
+    dynamics: Dynamics, plan: FramePlan, path: Path, interrupted: Callable[[], bool], note: Callable[[int], None]
 ) -> bool:
     """Runs trajectories to their end, or until a signal, and writes their frames; whether they are complete.
 
@@ -238,7 +240,7 @@ def is_complete(path: Path) -> bool:
 
 
 def write_store(
-    folder: Path, systems: Sequence[System], names: Sequence[str], runs: Sequence[tuple[Path, Sequence[Trajectory]]]
+    folder: Path, systems: Sequence[System], names: Sequence[str], runs: Sequence[tuple[Path, Sequence[ShortRun]]]
 ) -> tuple[Store, Split, int]:
     """The store of all frames, with its split recorded next to it, and the number of frames that were left out.
 

@@ -20,7 +20,7 @@ from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.structures.system import Batch, System
 from torchmdx.training.config import ModelSection
 from torchmdx.training.distillation.frames import seconds_of_a_step
-from torchmdx.training.distillation.settings import Request
+from torchmdx.training.distillation.settings import DistillSettings
 
 # Layers and channels, the most accurate first: the first one is taken whose step costs at most MOST_COST of the
 # potential's, else the cheapest. With four inner steps that share makes an outer step twice as long as one of the
@@ -112,7 +112,7 @@ def untrained(model: ModelSection, potential: Potential | Ensemble) -> Potential
 
 
 def choose(
-    potential: Potential | Ensemble, systems: Sequence[System], measured: Sequence[System], request: Request
+    potential: Potential | Ensemble, systems: Sequence[System], measured: Sequence[System], request: DistillSettings
 ) -> tuple[ModelSection, list[Cost]]:
     """The network, and the costs that decided its size; none if layers and channels are given.
 

@@ -21,7 +21,7 @@ from torchmdx.runtime.wording import number
 from torchmdx.training.distillation import outer_steps
 from torchmdx.training.distillation.fit import FOLDER
 from torchmdx.training.distillation.outer_steps import HEAVY, MOST_DRIFT, Speed, Trial
-from torchmdx.training.distillation.settings import Record
+from torchmdx.training.distillation.settings import DistillRecord
 
 REPORT = "report"
 NANOSECONDS_A_DAY = 86_400 * 1e-6  # of 1 fs a second
@@ -40,7 +40,7 @@ def write(
     data: tuple[Store, Split],
     found: Sequence[Trial],
     speed: Speed,
-    record: Record,
+    record: DistillRecord,
 ) -> dict[str, Any]:
     """Writes the page; returns all numbers, as JSON values."""
     store, parts = data
@@ -137,7 +137,7 @@ def closing(result: dict[str, Any], found: Sequence[Trial], speed: Speed) -> str
     )
 
 
-def _choices(record: Record) -> Table:
+def _choices(record: DistillRecord) -> Table:
     """Everything that was asked for or chosen."""
     rows = [[f"asked: {name}", str(value)] for name, value in record.asked["request"].items() if value is not None]
     model = record["network"]["model"]

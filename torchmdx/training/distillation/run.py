@@ -24,10 +24,10 @@ from torchmdx.runtime.wording import counted
 from torchmdx.structures.system import System
 from torchmdx.training.config import ModelSection
 from torchmdx.training.distillation import fit, frames, network, outer_steps, page
-from torchmdx.training.distillation.settings import TESTING, Record, Request, Structures
+from torchmdx.training.distillation.settings import TESTING, DistillRecord, DistillSettings, Structures
 
 ENDING = ".distillation"
-Runs = Sequence[tuple[Path, Sequence[frames.Trajectory]]]
+Runs = Sequence[tuple[Path, Sequence[frames.ShortRun]]]
 
 
 def folder_of(output: Path) -> Path:
@@ -38,7 +38,7 @@ def folder_of(output: Path) -> Path:
 def distill(
     structures: Structures,
     output: Path,
-    request: Request,
+    request: DistillSettings,
     interrupts: Interrupts,
     *,
     overwrite: bool = False,
@@ -57,7 +57,7 @@ def distill(
         shutil.rmtree(folder, ignore_errors=True)
     elif output.exists():
         raise FileExistsError(f"output files must not exist, got {output}; --overwrite replaces them")
-    record = Record(folder, structures.asked(request))
+    record = DistillRecord(folder, structures.asked(request))
     if record.continued:
         say(f"continuing in {folder}")
     run = _Run(structures, folder, request, record, interrupts, say)
@@ -72,13 +72,13 @@ class _Run:
 
     structures: Structures
     folder: Path
-    request: Request
-    record: Record
+    request: DistillSettings
+    record: DistillRecord
     interrupts: Interrupts
     say: Callable[[str], None]
 
     @cached_property
-    def planned(self) -> list[frames.Trajectory]:
+    def planned(self) -> list[frames.ShortRun]:
         return frames.trajectories(self.structures.systems, self.request)
 
     def interrupted(self) -> bool:
@@ -98,7 +98,7 @@ class _Run:
         batches = frames.batches(systems, self.planned, frames.BATCH_ATOMS[potential.device.type])
         if "schedule" not in self.record:
             self.record["schedule"] = asdict(self._schedule(batches))
-        plan = frames.Schedule(**self.record["schedule"])
+        plan = frames.FramePlan(**self.record["schedule"])
         low, high = (f"{factor * self.request.temperature:.0f}" for factor in (frames.COLDEST, frames.HOTTEST))
         self.say(
             f"frames: {counted(len(self.planned), 'trajectory', 'trajectories')} of "
@@ -116,7 +116,7 @@ class _Run:
         self.say(f"frames: {', '.join(f'{len(part):,} {name}' for name, part in parts.items())}{left}")
         return store, parts
 
-    def _schedule(self, batches: Sequence[Sequence[frames.Trajectory]]) -> frames.Schedule:
+    def _schedule(self, batches: Sequence[Sequence[frames.ShortRun]]) -> frames.FramePlan:
         systems = self.structures.systems
         counts = [sum(systems[one.structure].num_atoms for one in batch) for batch in batches]
         seconds = 0.0
@@ -126,11 +126,11 @@ class _Run:
             seconds = frames.seconds_of_a_step(measured) * sum(counts) / counts[largest]
         return frames.schedule(self.request, seconds, self.planned, sum(counts))
 
-    def _dynamics(self, batch: Sequence[frames.Trajectory]) -> Any:
+    def _dynamics(self, batch: Sequence[frames.ShortRun]) -> Any:
         structures = self.structures
         return frames.dynamics_of(structures.potential, structures.systems, batch, self.request.timestep)
 
-    def _sample(self, plan: frames.Schedule, runs: Runs) -> bool:
+    def _sample(self, plan: frames.FramePlan, runs: Runs) -> bool:
         """Runs all trajectories; False if a signal stopped them, with what is done kept."""
         line, total = ProgressLine(sys.stderr), plan.frames * len(runs)
         try:

@@ -25,7 +25,7 @@ MOST_TESTED, MOST_TESTED_ATOMS = 4, {"cpu": 400, "cuda": 50_000}  # structures o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class DistillSettings:
     """Settings of a distillation. None: chosen by measurements; see `torchmdx distill --help`.
 
     Attributes:
@@ -107,7 +107,7 @@ class Structures:
                 break
         return found
 
-    def asked(self, request: Request) -> dict[str, Any]:
+    def asked(self, request: DistillSettings) -> dict[str, Any]:
         """What the result depends on."""
         content = [
             [getattr(system, name).tolist() for name in ("atomic_numbers", "positions", "cell", "pbc")]
@@ -123,7 +123,7 @@ class Structures:
         }
 
 
-class Record:
+class DistillRecord:
     """A folder of a distillation, and the file in it with its request and its choices.
 
     Args:
@@ -185,6 +185,6 @@ def _different(then: Any, now: Any) -> tuple[Any, Any]:
     return {key: then.get(key) for key in keys}, {key: now.get(key) for key in keys}
 
 
-def plain(request: Request) -> dict[str, Any]:
+def plain(request: DistillSettings) -> dict[str, Any]:
     """The settings as JSON values."""
     return asdict(request)
