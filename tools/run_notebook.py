@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["MPLBACKEND"] = "Agg"
+MOST_HTML = 1_000_000  # characters: larger outputs are not stored
 
 
 def run_cell(source: str, name: str, namespace: dict[str, Any]) -> tuple[str, Any]:
@@ -51,8 +52,9 @@ def outputs(printed: str, value: Any, pictures: list[str], number: int) -> list[
         found.append({"output_type": "stream", "name": "stdout", "text": printed.splitlines(keepends=True)})
     if value is not None:
         data = {"text/plain": [repr(value)]}
-        if hasattr(value, "_repr_html_"):
-            data["text/html"] = value._repr_html_().splitlines(keepends=True)
+        page = value._repr_html_() if hasattr(value, "_repr_html_") else ""
+        if 0 < len(page) < MOST_HTML:
+            data["text/html"] = page.splitlines(keepends=True)
         found.append({"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data})
     for picture in pictures:
         data = {"image/png": picture, "text/plain": ["<Figure>"]}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet2 import TensorNet2Config as TensorNet2Config
     from torchmdx.models.wrapping import wrap as wrap
     from torchmdx.neighbors.search import EdgeSearch as EdgeSearch
+    from torchmdx.report.view.notebook import view as view
     from torchmdx.step.captured_step import CapturedStep as CapturedStep
     from torchmdx.step.divided_step import DividedStep as DividedStep
     from torchmdx.step.pool import StepPool as StepPool
@@ -62,6 +63,7 @@ else:
             "register_prior": "models.registry",
             "relax": "dynamics.relaxation.run",
             "save": "checkpoints.save_load",
+            "view": "report.view.notebook",
             "wrap": "models.wrapping",
         },
     )

@@ -1,5 +1,7 @@
 import re
 import signal
+from importlib.util import find_spec
+from pathlib import Path
 
 import ase.build
 import ase.io
@@ -108,8 +110,12 @@ def test_a_fixed_symmetry_survives_a_relaxation(capsys, relax):
     pytest.importorskip("spglib")
     atoms = ase.build.bulk("CO", "zincblende", a=3.9)
     atoms.rattle(0.002, seed=1)
-    options = ["--cell", "--fmax", "0.05", "--steps", "4", "--trajectory", "steps.traj"]
+    options = ["--page", "--cell", "--fmax", "0.05", "--steps", "4", "--trajectory", "steps.traj"]
     relax(atoms, *options, "--fix-symmetry", "--symmetry-precision", "0.05")
+    if find_spec("plotly"):
+        page = Path("out.html").read_text()
+        assert "pressure / GPa" in page
+        assert "force on the cell / eV per atom" in page
     assert "space group F-43m (216)" in capsys.readouterr().out
     fixed, frames = ase.io.read("out.xyz"), ase.io.read("steps.traj", ":")
     assert number_of(fixed) == 216

@@ -8,6 +8,7 @@ import torch
 from torchmdx import Batch, System
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import MultipleSteps
 from torchmdx.dynamics.particles import Particles
 from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
@@ -41,18 +42,25 @@ def atoms_alone(sizes) -> Batch:
     return Batch.from_systems([System.create(np.zeros((size, 3)), np.full(size, 6)) for size in sizes])
 
 
-def springs(integrator, timestep, sizes, *, temperature=300.0, stiffness=STIFFNESS, seed=0, frozen=None) -> HostLoop:
-    """A loop over structures of these sizes, with positions and velocities of their equilibrium."""
+def springs(
+    integrator, timestep, sizes, *, temperature=300.0, stiffness=STIFFNESS, seed=0, frozen=None, fast=None, inner=1
+) -> HostLoop:
+    """A loop over structures of these sizes, with positions and velocities of their equilibrium.
+
+    fast: the stiffness of a fast potential, for multiple time steps.
+    """
     batch = atoms_alone(sizes)
     fixed = np.zeros(batch.num_atoms, dtype=bool) if frozen is None else frozen
     masses = np.full(batch.num_atoms, MASS)
     particles = Particles.of(batch, masses, fixed, momentum_kept=integrator.keeps_momentum)
     temperatures, seeds = np.full(len(sizes), temperature), seed + np.arange(len(sizes))
-    motion = Motion(integrator, timestep, particles, temperatures, seeds)
+    multiple = None if fast is None else MultipleSteps(inner, 1e9)
+    motion = Motion(integrator, timestep, particles, temperatures, seeds, multiple_steps=multiple)
     velocities = particles.draw_velocities(temperatures, seeds)
     positions = np.random.default_rng(0).normal(size=velocities.shape)
     positions *= np.sqrt(motion.thermal()[0] / FORCE_TO_ACCELERATION / stiffness) if stiffness else 0.0
-    return HostLoop(Springs(batch, stiffness), motion, positions, velocities, batch.cell.numpy())
+    quick = None if fast is None else Springs(batch, fast)
+    return HostLoop(Springs(batch, stiffness), motion, positions, velocities, batch.cell.numpy(), quick)
 
 
 def last(loop, num_steps):

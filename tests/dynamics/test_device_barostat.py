@@ -1,13 +1,13 @@
 """Constant pressure on a GPU against the loop in NumPy: with graphs, or under Triton's interpreter with launches."""
 
+import device_loops
 import numpy as np
 import pytest
 import torch
+from device_loops import assert_same, at
 from interpreter import DEVICE, needs_kernels
 from test_barostat import crystal
-from test_device_loop import assert_same, at
 
-from torchmdx import CapturedStep, Dynamics
 from torchmdx.dynamics.barostat import CellError, CellRescaling
 from torchmdx.dynamics.restraints import Distance
 
@@ -21,21 +21,11 @@ def potential32(make_potential):
     return make_potential(dtype=torch.float32).to(DEVICE)
 
 
-def loops(potential, *, integrator="langevin", barostat=BAROSTAT, skin=0.0, steps_per_replay=3, mode="auto"):
+def loops(potential, *, integrator="langevin", barostat=BAROSTAT, **options):
     """(loop on the host, loop on the device), at the same start."""
-    from torchmdx.dynamics.device_loop import DeviceLoop
-    from torchmdx.dynamics.host_loop import HostLoop
-
     restraints = [Distance((0, 1), [2.5, 2.9], [0.5, 1.0])]
-    dynamics = Dynamics(
-        potential, [crystal(), crystal(3.2)], timestep=0.5, seed=4, integrator=integrator, barostat=barostat,
-        restraints=restraints,
-    )  # fmt: skip
-    batch, start, found = dynamics.batch, dynamics.snapshot(), []
-    for kind, extra in ((HostLoop, {}), (DeviceLoop, dict(steps_per_replay=steps_per_replay, mode=mode))):
-        step = CapturedStep(potential, batch, mode="eager", stress=True, skin=skin)
-        found.append(kind(step, dynamics.motion, start.positions, start.velocities, batch.cell.numpy(), **extra))
-    return found
+    own = dict(timestep=0.5, integrator=integrator, barostat=barostat, restraints=restraints)
+    return device_loops.loops(potential, [crystal(), crystal(3.2)], **own, **options)
 
 
 @needs_kernels

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from device_loops import at, loops
 from interpreter import DEVICE, needs_kernels
 from oscillators import last, springs
 from random_restraints import many_restraints
-from test_device_loop import at, loops
 from test_device_state import buffers_of, device_state, take
 from test_restraint_terms import restrained
 

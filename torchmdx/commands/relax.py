@@ -112,7 +112,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> RelaxOutcome:
     origin = origin_of(atoms.calc.potential)
     atoms.info |= origin.info
     print(f"potential {origin}")
-    pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps()
+    pressure, recording = (options.pressure or 0.0) * GPA, ThinnedSteps(pressure=_external(options))
     before = State.of(atoms, pressure, options.cell)
     cell = atoms.cell.array.copy()
     outcome = _relax(atoms, options, symmetry, recording, interrupts)
@@ -176,7 +176,7 @@ def _relax(
         target = cell_filter(atoms, (options.pressure or 0.0) * GPA, space_of(options))
     converged = False
     with make_optimizer(options.optimizer, target) as optimizer:
-        optimizer.attach(lambda: recording.add(_frame(atoms, symmetry)))
+        optimizer.attach(lambda: recording.add(_frame(atoms, symmetry), _cell_force(target) if options.cell else None))
         if options.trajectory:
             trajectory = optimizer.closelater(Trajectory(options.trajectory, "w"))
             optimizer.attach(lambda: trajectory.write(_frame(atoms, symmetry)))
@@ -185,6 +185,18 @@ def _relax(
             if interrupts.received is not None:
                 break
     return RelaxOutcome(converged, optimizer.nsteps, float(np.linalg.norm(target.get_forces(), axis=1).max()))
+
+
+def _external(options: argparse.Namespace) -> float | None:
+    """The external pressure of a moving cell, GPa."""
+    return (options.pressure or 0.0) if options.cell else None
+
+
+def _cell_force(target: Any) -> float:
+    """The largest force on a cell in a filter of ASE, per atom, eV."""
+    import numpy as np
+
+    return float(np.linalg.norm(target.get_forces()[-3:], axis=1).max())
 
 
 def _frame(atoms: Atoms, symmetry: fixed_symmetry.FixedSymmetry | None) -> Atoms:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.integrators import Langevin as Langevin
     from torchmdx.dynamics.integrators import VelocityVerlet as VelocityVerlet
     from torchmdx.dynamics.integrators import register_integrator as register_integrator
+    from torchmdx.dynamics.multiple_steps import DisagreementError as DisagreementError
     from torchmdx.dynamics.restraint_terms import RestraintError as RestraintError
     from torchmdx.dynamics.restraints import Angle as Angle
     from torchmdx.dynamics.restraints import Distance as Distance
@@ -38,6 +39,7 @@ else:
             "CellError": "barostat",
             "CellRescaling": "barostat",
             "DeviceStep": "integrators",
+            "DisagreementError": "multiple_steps",
             "Distance": "restraints",
             "Dynamics": "dynamics",
             "HostStep": "integrators",

@@ -8,10 +8,10 @@ step before, or it raises the error that a captured step raises.
 
 from __future__ import annotations
 
-import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,22 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.dynamics.barostat import volumes
+from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
+from torchmdx.dynamics.device_repairs import Repairs
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
-from torchmdx.dynamics.frame import frame_of, set_frame
+from torchmdx.dynamics.frame import set_frame
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.replays import Replays
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.step.audit import require_finite
-from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
-from torchmdx.step.captured_step import MOST_ROUNDS, CapturedStep
-from torchmdx.step.change import fall_back, gave_up, grow, refresh, settle
-from torchmdx.step.device_memory import memory_explained
-from torchmdx.step.results import SpreadError, StepResult
-from torchmdx.step.spread_limit import at_step, require_agreement
-
-log = logging.getLogger(__name__)
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.change import fall_back
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +46,7 @@ class _Pending:
     block: Tensor
     exchange: Tensor | None
     done: torch.cuda.Event | None
-    frame: dict[str, NDArray[np.generic]]
+    frames: list[dict[str, NDArray[np.generic]]]
 
 
 class DeviceLoop:
@@ -61,6 +56,7 @@ class DeviceLoop:
         steps_per_replay: K.
         mode: "graph", "auto" or "eager"; with "auto" a graph that fails is replaced by launches.
         exchange: Attempted on the device, without the host.
+        fast: The step of the fast potential, for multiple time steps.
     """
 
     def __init__(
@@ -74,21 +70,34 @@ class DeviceLoop:
         steps_per_replay: int,
         mode: str,
         exchange: TemperatureExchange | None = None,
+        fast: CapturedStep | None = None,
     ) -> None:
         self.step, self.motion, self.device = step, motion, step.device
+        self.steps = [step, *([] if fast is None else [fast])]
         self.state = DeviceState(motion, self.device)
+        self.blocks = None if fast is None else DeviceBlocks(self.state, motion, step, fast)
         self._slots: deque[Tensor] = deque()
-        self._rounds = 0
         self.exchanges = exchange is not None
         self.exchange = None if exchange is None else DeviceExchange(exchange, self.state, motion.temperatures)
-        self.replays = Replays(step, self.state, steps_per_replay, mode, self.exchange)
-        # Through the captured step itself, which makes room for the edges; then the audit of any capture.
+        size = max(1, steps_per_replay // motion.inner)
+        self.replays = Replays(step, self.state, size, mode, self.exchange, self.blocks)
+        self.repairs = Repairs(self.steps, self.state, self.blocks, self.replays, motion)
+        self._first_evaluations(positions, velocities, cell)
+        self.repairs.find_frames()
+        # The frame is chosen, and exchanges are attempted, at the end of replays.
+        self._refresh_every = math.lcm(REFRESH_EVERY, motion.inner)
+        self._boundaries = (self._refresh_every, *(() if exchange is None else (exchange.every,)))
+        self.repairs.require_first_agreement()
+
+    def _first_evaluations(self, positions: Floats, velocities: Floats, cell: Floats) -> None:
+        """Through the captured steps themselves, which makes room for the edges; then the audit of any capture."""
+        step, motion = self.step, self.motion
         given = torch.as_tensor(positions, device=self.device), torch.as_tensor(cell, device=self.device)
-        first = self._evaluation(0, *given)
+        first = self.repairs.evaluation(0, *given)
         if self.replays.captured and (reason := step._judge("device")) is not None:
             self.replays.refuse(reason)
             fall_back(step, reason)
-            first = self._evaluation(0, *given)
+            first = self.repairs.evaluation(0, *given)
         added, pull, virial = np.zeros(len(cell)), np.zeros_like(positions), np.full(len(cell), np.nan)
         if motion.barostat is not None:
             stress = torch.as_tensor(first.stress).cpu().numpy()
@@ -98,9 +107,13 @@ class DeviceLoop:
             virial = virial + inner
         self._set(0, positions, velocities, first.forces, first.energy, added, virial, cell)
         self.state.forces += torch.as_tensor(pull, device=self.device)
-        self._frame = frame_of(step)
-        # Exchanges are attempted at the end of replays.
-        self._boundaries = (REFRESH_EVERY, *(() if exchange is None else (exchange.every,)))
+        if self.blocks is not None:
+            self.blocks.set_fast_forces()
+            fast = self.blocks.fast
+            if self.replays.captured and (reason := fast._judge("device")) is not None:
+                self.replays.refuse(reason)
+                fall_back(fast, reason)
+                self.blocks.set_fast_forces()
 
     @property
     def why(self) -> str:
@@ -108,7 +121,11 @@ class DeviceLoop:
 
     @property
     def num_recoveries(self) -> int:
-        return self.step.num_recoveries
+        return sum(step.num_recoveries for step in self.steps)
+
+    @property
+    def num_small_blocks(self) -> int:
+        return self.repairs.num_small_blocks
 
     def close(self) -> None:
         """Nothing to end."""
@@ -119,8 +136,10 @@ class DeviceLoop:
 
     def set_motion(self, motion: Motion) -> None:
         """Takes other temperatures."""
-        self.motion = motion
+        self.motion = self.repairs.motion = motion
         self.state.thermal.copy_(torch.as_tensor(motion.thermal()))
+        if self.blocks is not None:
+            self.blocks.set_motion(motion)
         if self.exchange is not None:
             self.exchange.set(motion.temperatures)
 
@@ -132,7 +151,7 @@ class DeviceLoop:
         """
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()
-        self._resume()
+        self.repairs.resume()
         if self.exchange is not None:
             self.exchange.launch()  # unless an interruption came between a step and its attempts, there are none
         planned = self.num_steps
@@ -149,13 +168,13 @@ class DeviceLoop:
             oldest = pending.popleft()
             found = self._receive(oldest)
             if found.step == oldest.stop:
-                self._rounds = 0
+                self.repairs.rounds = 0
                 yield found
             else:
                 waiting.extendleft(reversed([oldest.stop, *(item.stop for item in pending)]))
                 self._slots.extend(item.block for item in pending)
                 pending.clear()
-                self._resume()
+                self.repairs.resume()
                 planned = self.num_steps
 
     def snapshot(self) -> Snapshot:
@@ -164,11 +183,16 @@ class DeviceLoop:
     def restore(self, given: Snapshot) -> None:
         positions = torch.as_tensor(given.positions, device=self.device)
         cell = torch.as_tensor(given.cell, device=self.device)
-        self._evaluation(given.step, positions, cell)  # raises before anything has changed
-        set_frame(self.step, given.frame)
-        self._frame, self._rounds = given.frame, 0
+        self.repairs.evaluation(given.step, positions, cell)  # raises before anything has changed
         energies = (given.energy, given.restraint_energy, given.virial)
         self._set(given.step, given.positions, given.velocities, given.forces, *energies, given.cell)
+        if self.blocks is not None:
+            self.blocks.set_fast_forces()
+            if given.fast_forces is not None and given.fast_frame is not None:
+                self.state.fast_forces.copy_(torch.as_tensor(given.fast_forces))
+                set_frame(self.blocks.fast, given.fast_frame)
+        set_frame(self.step, given.frame)
+        self.repairs.find_frames()
 
     def set_velocities(self, velocities: Floats) -> None:
         self.state.velocities.copy_(torch.as_tensor(velocities))
@@ -179,12 +203,13 @@ class DeviceLoop:
         """Launches the steps from `planned` to `stop`, unless the run has halted before the frame is to be chosen."""
         while planned < stop:
             boundary = min(stop, *((planned // every + 1) * every for every in self._boundaries))
-            self.replays.launch(boundary - planned)
+            self.replays.launch((boundary - planned) // self.motion.inner)
             planned = boundary
-            if planned % REFRESH_EVERY == 0:
-                if self.num_steps != planned or self._halted():
+            if planned % self._refresh_every == 0:
+                if self.num_steps != planned or self.repairs.halted():
                     return
-                self._choose_frame(self.state.positions)
+                for step in self.steps:
+                    self.repairs.choose_frame(step, self.state.positions)
 
     def _request(self, stop: int) -> _Pending:
         """Queues the copy of the state to the host."""
@@ -199,7 +224,7 @@ class DeviceLoop:
         if on_gpu:
             done = torch.cuda.Event()
             done.record(torch.cuda.current_stream(self.device))
-        return _Pending(stop, block, exchange, done, self._frame)
+        return _Pending(stop, block, exchange, done, self.repairs.frames)
 
     def _receive(self, pending: _Pending) -> Snapshot:
         """Waits for a copy, and frees its memory for the next one."""
@@ -207,7 +232,14 @@ class DeviceLoop:
             pending.done.synchronize()
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
         energies = ("energy", "restraint_energy", "virial", "energy_spread", "largest_force_spread")
-        names = (*energies, "cell", "positions", "velocities", "forces")
+        names = (
+            *energies,
+            "cell",
+            "positions",
+            "velocities",
+            "forces",
+            *(("fast_forces",) * (self.blocks is not None)),
+        )
         self._slots.append(pending.block)
         if self.exchange is not None and pending.exchange is not None:
             self.motion = self.motion.at(self.exchange.received(pending.exchange))
@@ -215,74 +247,13 @@ class DeviceLoop:
             step=int(control[0]),
             timestep=self.motion.timestep,
             temperatures=self.motion.temperatures.copy(),
-            frame=pending.frame,
+            frame=pending.frames[0],
+            fast_frame=None if self.blocks is None else pending.frames[1],
             particles=self.motion.particles,
             kick=self.motion.thermal_kick,
+            inner=self.motion.inner,
             **dict(zip(names, arrays, strict=True)),
         )
-
-    # -- repairs -----------------------------------------------------------------------------------------------------
-
-    def _resume(self) -> None:
-        """If the run has halted, repairs the cause, or raises it; settles what an interruption left."""
-        with memory_explained(self.step.batch, self.device):
-            if self.step.unsettled:
-                self.replays.drop()
-                settle(self.step, "device")
-            if not self._halted():
-                return
-            if (barostat := self.motion.barostat) is not None:
-                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
-            flags = self.step.buffers.outputs["flags"].cpu().numpy()
-            self._rounds += 1
-            if self._rounds > MOST_ROUNDS:
-                raise RuntimeError(f"step {self.num_steps + 1} failed {MOST_ROUNDS} times: {flags.tolist()}")
-            if flags[FAR] and not flags[NOT_FINITE]:
-                self._choose_frame(self.step.buffers.inputs["positions"])
-            elif flags[OVERFLOW]:
-                log.info("step %d: the neighbour list grows", self.num_steps + 1)
-                self.replays.drop()  # before the buffers that they use are replaced
-                grow(self.step, int(flags[NEEDED]))
-            elif flags[NOT_FINITE] and gave_up(self.step):
-                self.replays.drop()
-                settle(self.step, "device")
-            else:
-                step = self.step
-                self._rounds = 0
-                self.state.control[1] = 0  # the next run tries that step again
-                if flags[NOT_FINITE] and self.motion.restraints is not None:
-                    self.motion.restraints.require_gradients(step.buffers.inputs["positions"].cpu().numpy())
-                require_finite(flags, self.num_steps + 1, step.search.edges, step.buffers, step.ordered)
-                self._require_agreement(flags)
-            self.state.control[1] = 0
-
-    def _evaluation(self, number: int, positions: Tensor, cell: Tensor) -> StepResult:
-        """The result of the potential, which stays in the buffers. Raises SpreadError, with the step."""
-        try:
-            return self.step(positions, cell)
-        except SpreadError as error:
-            raise at_step(error, number, self.motion.particles.starts) from None
-
-    def _require_agreement(self, flags: NDArray[np.int64]) -> None:
-        """Raises SpreadError, with the step and the forces of the potential alone, if a step has halted for it."""
-        try:
-            require_agreement(flags, self.step.batch, self.step.buffers)
-        except SpreadError as error:
-            if error.frame is not None and self.motion.restraints is not None:
-                _, added, _ = self.motion.restraints.evaluate(self.step.buffers.inputs["positions"].cpu().numpy())
-                own = self.motion.particles.system == error.structure
-                error.frame = replace(error.frame, forces=error.frame.forces - added[own])
-            raise at_step(error, self.num_steps + 1, self.motion.particles.starts) from None
-
-    def _halted(self) -> bool:
-        return bool(self.state.control[1])
-
-    def _choose_frame(self, positions: Tensor) -> None:
-        inputs = self.step.buffers.inputs["positions"]
-        if positions is not inputs:
-            inputs.copy_(positions)
-        refresh(self.step, "device")
-        self._frame = frame_of(self.step)
 
     def _set(self, number: int, *given: Tensor | Floats) -> None:
         """given: positions, velocities, forces, energy, restraint energy, virial and cell."""

@@ -42,13 +42,18 @@ class Server:
     """Answers messages: each public method is one."""
 
     def __init__(self, make: Callable[..., Any], share: ProcessShare) -> None:
-        self._dynamics = make(share.potential.to(share.device), share.structures, **share.options)
+        fast = share.options.get("fast")
+        own = {**share.options, "fast": None if fast is None else fast.to(share.device)}
+        self._dynamics = make(share.potential.to(share.device), share.structures, **own)
 
     def why(self) -> str:
         return str(self._dynamics.why)
 
     def num_recoveries(self) -> int:
         return int(self._dynamics.num_recoveries)
+
+    def num_small_blocks(self) -> int:
+        return int(self._dynamics.num_small_blocks)
 
     def run(self, num_steps: int) -> int:
         """Takes steps; returns the step reached."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torchmdx.step.buffer_storage import BufferStorage
 from torchmdx.step.whole_step import Moving
 from torchmdx.structures.units import BAR, FORCE_TO_ACCELERATION
 
+if TYPE_CHECKING:
+    from torchmdx.dynamics.device_blocks import DeviceBlocks
+
 Floats = NDArray[np.float64]
 
 BLOCK = 128
@@ -30,17 +33,19 @@ class DeviceState:
 
     All that a snapshot needs is one block, so that it takes a single copy: control (step, halted), energy [S],
     restraint energy [S], virial [S], spread of the energy [S] and largest one of a force [S], cell
-    [S,3,3], positions, velocities and forces [N,3].
+    [S,3,3], positions, velocities and forces [N,3], and with multiple time steps those of the fast potential [N,3].
     """
 
     def __init__(self, motion: Motion, device: torch.device) -> None:
         particles = motion.particles
         self.num_atoms, self.num_systems = len(particles.system), particles.num_systems
-        self.sizes = (NUM_CONTROL, *[self.num_systems] * 5, 9 * self.num_systems, *[3 * self.num_atoms] * 3)
+        num_vectors = 3 if motion.multiple_steps is None else 4
+        self.sizes = (NUM_CONTROL, *[self.num_systems] * 5, 9 * self.num_systems, *[3 * self.num_atoms] * num_vectors)
         self.block = torch.zeros(sum(self.sizes), dtype=torch.float64, device=device)
         self.control, self.energy, self.restraint_energy, self.virial, *others = self.parts(self.block)
         self.energy_spread, self.largest_force_spread, self.cell, *vectors = others
-        self.positions, self.velocities, self.forces = vectors
+        self.positions, self.velocities, self.forces, *fast = vectors
+        self.fast_forces = fast[0] if fast else self.forces
         self.faster = torch.zeros_like(self.velocities)
 
         def kept(array: NDArray[Any]) -> Tensor:
@@ -72,9 +77,9 @@ class DeviceState:
         self.integration = motion.integrator.on_device(self)
 
     def parts(self, block: Tensor) -> tuple[Tensor, ...]:
-        """Views of a block: control [2] int64, energies, virials and spreads [S], cell [S,3,3], three of [N,3]."""
-        control, *per_structure, cell, positions, velocities, forces = block.split(self.sizes)
-        vectors = (vector.view(-1, 3) for vector in (positions, velocities, forces))
+        """Views of a block: control [2] int64, energies, virials and spreads [S], cell [S,3,3], those of [N,3]."""
+        control, *parts = block.split(self.sizes)
+        per_structure, cell, vectors = parts[:5], parts[5], (part.view(-1, 3) for part in parts[6:])
         return control.view(torch.int64), *per_structure, cell.view(-1, 3, 3), *vectors
 
     def moving(self, steps: int) -> Moving | None:
@@ -105,33 +110,51 @@ class DeviceState:
     def launch_advance(self, buffers: BufferStorage) -> None:
         """Writes the trial positions, and cells if they change, of the next step to the inputs of the captured step."""
         if self.barostat is not None:
-            cells.rescale_cell[(self.num_systems,)](
-                self.velocities, self.forces, self.masses, self.inverse_masses, self.held, self.starts, self.seeds,
-                self.thermal, self.cell, self.virial, self.barostat, buffers.inputs["cell"], self.ratio, self.scale,
-                self.control, BLOCK=self.rescale_block, num_warps=4,
-            )  # fmt: skip
+            self.launch_cell(buffers, self.velocities, self.forces)
         self.integration.launch_move(buffers.inputs["positions"])
+
+    def launch_cell(self, buffers: BufferStorage, velocities: Tensor, forces: Tensor) -> None:
+        """Scales and trial cells, with the kinetic energies of these velocities after half a kick of the forces."""
+        cells.rescale_cell[(self.num_systems,)](
+            velocities, forces, self.masses, self.inverse_masses, self.held, self.starts, self.seeds,
+            self.thermal, self.cell, self.virial, self.barostat, buffers.inputs["cell"], self.ratio, self.scale,
+            self.control, BLOCK=self.rescale_block, num_warps=4,
+        )  # fmt: skip
 
     def launch_complete(self, buffers: BufferStorage) -> None:
         """Commits the step whose evaluation is in the outputs of the captured step, or halts."""
-        out: Any = buffers.outputs
+        self.launch_restraints(buffers)
+        self.launch_commit(buffers)
+        self.integration.launch_complete()
+
+    def launch_restraints(self, buffers: BufferStorage) -> None:
+        """Adds the forces of restraints to the outputs of the captured step."""
         if self.restraints is not None:
             self.restraints.launch(buffers)
+
+    def launch_commit(self, buffers: BufferStorage, blocks: DeviceBlocks | None = None) -> None:
+        """Commits what has been evaluated, or halts. blocks: of inner steps, which then have the thermostat."""
+        out: Any = buffers.outputs
         added = self.restraint_energy if self.restraints is None else self.restraints.energy
+        # Without blocks the kernel does not read these.
+        faster, quick, verdict, inner = self.faster, self.forces, self.control, 0
+        if blocks is not None:
+            faster, quick, verdict = blocks.quick.velocities, blocks.quick.forces, blocks.verdict
+            inner = blocks.count
         kernels.complete[(triton.cdiv(max(self.num_atoms, self.num_systems), BLOCK),)](
             self.positions, self.velocities, self.forces, self.energy, self.restraint_energy,
-            buffers.inputs["positions"], self.faster, out["forces"], out["energy"], added, self.inverse_masses,
-            self.constants, out["flags"], self.control, self.num_atoms, self.num_systems, BLOCK=BLOCK, num_warps=4,
+            buffers.inputs["positions"], faster, out["forces"], out["energy"], added, self.fast_forces, quick, verdict,
+            self.inverse_masses, self.constants, out["flags"], self.control, self.num_atoms, self.num_systems,
+            INNER=inner, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
         if self.barostat is not None:
-            inner = self.no_virial if self.restraints is None else self.restraints.virial
+            inner_virial = self.no_virial if self.restraints is None else self.restraints.virial
             cells.commit_cell[(triton.cdiv(self.num_systems, BLOCK),)](
-                self.cell, self.virial, buffers.inputs["cell"], out["stress"], inner, self.control, self.num_systems,
-                BLOCK=BLOCK, num_warps=4,
+                self.cell, self.virial, buffers.inputs["cell"], out["stress"], inner_virial, self.control,
+                self.num_systems, BLOCK=BLOCK, num_warps=4,
             )  # fmt: skip
         if "energy_spread" in out:
             kernels.commit_spread[(self.num_systems,)](
                 self.energy_spread, self.largest_force_spread, out["energy_spread"], out["force_spread"], self.starts,
                 self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip
-        self.integration.launch_complete()

@@ -15,6 +15,7 @@ from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Integrator, integrator_of
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import multiple_steps_of, require_multiple
 from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
 from torchmdx.dynamics.restraint_terms import RestraintTerms
 from torchmdx.dynamics.restraints import Restraint
@@ -63,7 +64,7 @@ class Dynamics:
     Args:
         integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
             `torchmdx.dynamics.integrators` with its parameters.
-        timestep: fs.
+        timestep: fs; with a fast potential that of the inner steps, which all numbers of steps count.
         temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
         seed: One for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
             other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on
@@ -79,6 +80,13 @@ class Dynamics:
         exchange_every: Steps between attempts to swap temperatures of replicas, by `TemperatureExchange`; None: never.
         exchange_on_device: On one GPU, decide them there, without waiting for the host; experimental.
         devices: GPUs, with a process and a share of the structures each; with a potential on the CPU, processes.
+        fast: A cheap potential near `potential`, which takes the steps; `potential` is evaluated every `inner` steps
+            only, and the difference of the forces corrects them (`torchmdx.dynamics.multiple_steps`). The outer step is
+            inner x timestep. Numbers of steps and intervals must be multiples of `inner`.
+        max_force_difference: eV/Å: DisagreementError, with the state before, if the two forces on an atom differ more.
+            None: if the correction of an outer step could give an atom at rest more than 3/2 k T.
+        small_steps: Take `inner` steps with `potential` alone instead of such an outer step, which biases averages
+            a little; `num_small_blocks` counts them.
         skin, precision, max_force_spread, mode: As for CapturedStep.
     """
 
@@ -105,41 +113,54 @@ class Dynamics:
         skin: float = 0.0,
         precision: str | None = None,
         max_force_spread: float | None = None,
+        fast: Potential | None = None,
+        inner: int | None = None,
+        max_force_difference: float | None = None,
+        small_steps: bool = False,
     ) -> None:
         require_mode(mode, potential.device)
         if steps_per_replay is not None and steps_per_replay < 1:
             raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
+        self.fast = fast
         self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
-        timestep = checked_timestep(timestep)
-        constant_energy = chosen.constant_energy
+        timestep, constant_energy = checked_timestep(timestep), chosen.constant_energy
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=constant_energy)
-        own_masses, still = checked_masses(self.batch, masses), checked_frozen(self.batch, frozen)
-        start = None if velocities is None else checked_velocities(velocities, self.batch.num_atoms)
-        if hydrogen_mass is not None:
-            own_masses, start = with_heavy_hydrogens(self.batch, own_masses, hydrogen_mass, start, still)
-        particles = Particles.of(self.batch, own_masses, still, momentum_kept=chosen.keeps_momentum)
+        particles, start = _particles(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
-        motion = Motion(chosen, timestep, particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat)
+        multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every)
+        given = (particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat, multiple)
+        motion = Motion(chosen, timestep, *given)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
-            self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
-            exchange = self.exchange if exchange_on_device else None
-            self.loop = self._loop(motion, start, steps_per_replay, mode, exchange)
+            self._allocate(fast, barostat is not None, settings)
+            self.loop = self._loop(motion, start, steps_per_replay, mode, self.exchange if exchange_on_device else None)
         else:
             from torchmdx.dynamics.process_loop import ProcessLoop
 
             names = checked_devices(devices, self.device, self.batch.num_systems)
-            settings |= dict(steps_per_replay=steps_per_replay, mode=mode)
-            given = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
-            self.loop = ProcessLoop(type(self), *given)
+            settings |= dict(steps_per_replay=steps_per_replay, mode=mode, max_force_difference=max_force_difference)
+            settings |= dict(fast=fast, inner=inner, small_steps=small_steps)
+            shared = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
+            self.loop = ProcessLoop(type(self), *shared)
+
+    def _allocate(self, fast: Potential | None, stress: bool, settings: dict[str, Any]) -> None:
+        """The captured steps of the potential and of the fast one."""
+        self.step = CapturedStep(self.potential, self.batch, mode="eager", stress=stress, **settings)
+        self.fast_step = None
+        if fast is None:
+            return
+        if fast.device != self.device:
+            raise ValueError(f"fast must be on the device of the potential, {self.device}, got {fast.device}")
+        precision = settings["precision"] if fast.dtype == self.potential.dtype else None
+        self.fast_step = CapturedStep(fast, self.batch, mode="eager", skin=settings["skin"], precision=precision)
 
     def _loop(
         self,
@@ -159,14 +180,14 @@ class Dynamics:
             from torchmdx.dynamics.device_loop import DeviceLoop
 
             size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
-            return DeviceLoop(*given, steps_per_replay=size, mode=mode, exchange=exchange)
-        return HostLoop(*given)
+            return DeviceLoop(*given, steps_per_replay=size, mode=mode, exchange=exchange, fast=self.fast_step)
+        return HostLoop(*given, fast=self.fast_step)
 
     def run(self, num_steps: int) -> Snapshot:
         """Takes this many steps; returns the state after them."""
         if num_steps < 0:
             raise ValueError(f"num_steps must be >= 0, got {num_steps}")
-        *_, found = self.snapshots(num_steps, every=self.num_steps + max(num_steps, 1))
+        *_, found = self.snapshots(num_steps, every=self.num_steps + max(num_steps, self.motion.inner))
         return found
 
     def snapshots(
@@ -175,7 +196,8 @@ class Dynamics:
         """Takes `num_steps` steps; yields the state at steps that are multiples of `every`, and after the last one.
 
         On a GPU the run is ahead of what is yielded, by one interval: if the iteration ends early, `num_steps` says
-        where the run is. Raises NonFiniteError, SpreadError, OutOfDeviceMemory; the run can continue.
+        where the run is. Raises NonFiniteError, SpreadError, DisagreementError and OutOfDeviceMemory, after which the
+        run can continue.
 
         Args:
             every: One interval or several.
@@ -186,6 +208,8 @@ class Dynamics:
         intervals = [every] if isinstance(every, int) else list(every)
         if not intervals or min(intervals) < 1:
             raise ValueError(f"every must be >= 1 step, got {every}")
+        for name, steps in (("num_steps", num_steps), *(("every", interval) for interval in intervals)):
+            require_multiple(name, steps, self.motion.inner)
         start, end = self.num_steps, self.num_steps + num_steps
         if self.exchange is None or self.loop.exchanges:
             return self._between(start, end, intervals, interrupted)
@@ -252,6 +276,11 @@ class Dynamics:
         return int(self.loop.num_recoveries)
 
     @property
+    def num_small_blocks(self) -> int:
+        """How often `inner` steps were taken with the potential alone (`small_steps`)."""
+        return int(self.loop.num_small_blocks)
+
+    @property
     def why(self) -> str:
         """How the steps run, and why so."""
         return str(self.loop.why)
@@ -281,6 +310,7 @@ class Dynamics:
             )
         if found.timestep != self.motion.timestep:
             raise ValueError(f"a snapshot must have a timestep of {self.motion.timestep} fs, got {found.timestep}")
+        require_multiple("the step of a snapshot", found.step, self.motion.inner)
         self.loop.restore(found)
         self.loop.set_motion(self.motion.at(found.temperatures))
 
@@ -293,6 +323,17 @@ class Dynamics:
         """Sets velocities [N,3] Å/fs; those of frozen atoms stay zero."""
         given = checked_velocities(velocities, self.batch.num_atoms)
         self.loop.set_velocities(given * self.motion.particles.mobile[:, None])
+
+
+def _particles(
+    batch: Batch, masses: Any, frozen: Any, hydrogen_mass: float | None, velocities: Any, momentum_kept: bool
+) -> tuple[Particles, NDArray[Any] | None]:
+    """What moves, and given velocities for its masses."""
+    own, still = checked_masses(batch, masses), checked_frozen(batch, frozen)
+    start = None if velocities is None else checked_velocities(velocities, batch.num_atoms)
+    if hydrogen_mass is not None:
+        own, start = with_heavy_hydrogens(batch, own, hydrogen_mass, start, still)
+    return Particles.of(batch, own, still, momentum_kept=momentum_kept), start
 
 
 def default_steps_per_replay(num_atoms: int) -> int:

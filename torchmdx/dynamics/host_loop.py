@@ -1,7 +1,11 @@
-"""The loop of a run in Python: one call of the captured step, and NumPy, for each step. Used on a CPU."""
+"""The loop of a run in Python: one call of the captured step, and NumPy, for each step. Used on a CPU.
+
+With multiple time steps one advance is `inner` steps with the fast potential, and one evaluation of the full one.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -11,10 +15,13 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.barostat import CellRescaling, barostat_noise, volumes
 from torchmdx.dynamics.frame import frame_of, set_frame
 from torchmdx.dynamics.motion import Motion
-from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.dynamics.multiple_steps import disagreement, of_fast_potential, worst_atom
+from torchmdx.dynamics.snapshot import Snapshot, kick_forces
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.results import SpreadError, StepResult
+from torchmdx.step.results import NonFiniteError, SpreadError, StepResult
 from torchmdx.step.spread_limit import at_step
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -33,22 +40,35 @@ class _State:
     energy_spread: Floats
     largest_force_spread: Floats
     cell: Floats
+    fast_forces: Floats | None = None
 
 
 class HostLoop:
-    """Positions, velocities and forces on the host, and their motion."""
+    """Positions, velocities and forces on the host, and their motion. fast: the step of the fast potential."""
 
     steps_per_replay = 1
     exchanges = False  # attempts are made by `Dynamics`
 
-    def __init__(self, step: CapturedStep, motion: Motion, positions: Floats, velocities: Floats, cell: Floats) -> None:
-        self.step = step
+    def __init__(
+        self,
+        step: CapturedStep,
+        motion: Motion,
+        positions: Floats,
+        velocities: Floats,
+        cell: Floats,
+        fast: CapturedStep | None = None,
+    ) -> None:
+        self.step, self.fast, self.num_small_blocks = step, fast, 0
         self._unknown = np.full(motion.particles.num_systems, np.nan)
         self.set_motion(motion)
-        self._state = self._evaluated(0, positions.copy(), velocities.copy(), cell.copy())
+        start = self._evaluated(0, positions.copy(), velocities.copy(), cell.copy())
+        self._state = self._with_fast_forces(start)
+        self._agrees(self._state, 0)
 
     def set_motion(self, motion: Motion) -> None:
         self.motion, self._integration = motion, motion.integrator.on_host(motion)
+        if (multiple := motion.multiple_steps) is not None:
+            self._limits, self._slow_kicks = multiple.limits(motion), multiple.inner * motion.kicks()
 
     @property
     def why(self) -> str:
@@ -58,7 +78,7 @@ class HostLoop:
 
     @property
     def num_recoveries(self) -> int:
-        return self.step.num_recoveries
+        return self.step.num_recoveries + (0 if self.fast is None else self.fast.num_recoveries)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -95,36 +115,107 @@ class HostLoop:
             frame=frame_of(self.step),
             particles=motion.particles,
             kick=motion.thermal_kick,
+            inner=motion.inner,
+            fast_forces=None if state.fast_forces is None else state.fast_forces.copy(),
+            fast_frame=None if self.fast is None else frame_of(self.fast),
         )
 
     def restore(self, given: Snapshot) -> None:
         found = self._evaluation(given.step, given.positions, given.cell)  # raises before anything has changed
-        spreads = self._spreads(found)
-        set_frame(self.step, given.frame)
         kept = (given.positions, given.velocities, given.forces, given.energy, given.restraint_energy, given.virial)
-        self._state = _State(given.step, *kept, *spreads, given.cell)
+        state = self._with_fast_forces(_State(given.step, *kept, *self._spreads(found), given.cell))
+        set_frame(self.step, given.frame)
+        if self.fast is not None and given.fast_frame is not None:
+            set_frame(self.fast, given.fast_frame)
+            state = replace(state, fast_forces=given.fast_forces)
+        self._state = state
 
     def set_velocities(self, velocities: Floats) -> None:
         self._state = replace(self._state, velocities=velocities.copy())
 
     def _advance(self) -> None:
-        """One step. If the evaluation raises, the state before it is kept."""
+        """One step, or those up to the next evaluation of the full potential. If one raises, the state is kept."""
         state, motion = self._state, self.motion
+        scale = None if motion.barostat is None else self._scaling(motion.barostat, state.step + 1)
+        if motion.multiple_steps is None:
+            self._state = self._moved(state, scale, self._evaluated)
+            return
+        number, reached = state.step + motion.inner, None
+        if self._agrees(state, state.step):
+            reached = self._block(state, scale)
+        if reached is None or not self._agrees(reached, number):
+            log.warning("steps %d to %d are taken with the full potential alone", state.step + 1, number)
+            reached, whole = state, scale
+            for _ in range(motion.inner):
+                reached, whole = self._moved(reached, whole, self._evaluated), None
+            reached = self._with_fast_forces(reached)
+            self.num_small_blocks += 1
+        self._state = reached
+
+    def _moved(self, state: _State, scale: Floats | None, evaluate: Callable[..., _State]) -> _State:
+        """The state after a step of the integrator. scale: what the barostat multiplies lengths with [S]."""
         number = state.step + 1
         positions, velocities = self._integration.move(number, state.positions, state.velocities, state.forces)
         cell = state.cell
-        if motion.barostat is not None:
-            scale = self._scaling(motion.barostat, number)
-            atoms = scale[motion.particles.system, None]
+        if scale is not None:
+            atoms = scale[self.motion.particles.system, None]
             positions, velocities, cell = positions * atoms, velocities / atoms, cell * scale[:, None, None]
-        # The captured step refreshes its frame and audits by the number of evaluations: here that of the run's steps.
-        self.step.num_evaluations = state.step
-        reached = self._evaluated(number, positions, velocities, cell)
-        self._state = replace(reached, velocities=self._integration.complete(number, velocities, reached.forces))
+        reached = evaluate(number, positions, velocities, cell)
+        return replace(reached, velocities=self._integration.complete(number, velocities, reached.forces))
+
+    # -- multiple time steps -----------------------------------------------------------------------------------------
+
+    def _block(self, state: _State, scale: Floats | None) -> _State:
+        """The state after `inner` steps with the fast potential between two kicks of the difference."""
+        assert state.fast_forces is not None
+        velocities = state.velocities + self._slow_kicks * (state.forces - state.fast_forces)
+        inner = replace(state, velocities=velocities, forces=state.fast_forces)
+        for _ in range(self.motion.inner):
+            inner, scale = self._moved(inner, scale, self._fast_evaluated), None
+        reached = self._evaluated(inner.step, inner.positions, inner.velocities, inner.cell)
+        velocities = inner.velocities + self._slow_kicks * (reached.forces - inner.forces)
+        return replace(reached, velocities=velocities, fast_forces=inner.forces)
+
+    def _fast_evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
+        """A state with the forces of the fast potential and of restraints. Raises NonFiniteError."""
+        assert self.fast is not None
+        self.fast.num_evaluations = max(number - 1, 0)
+        given = None if self.motion.barostat is None and number else cell
+        try:
+            forces = self.fast(positions, given, copy=False).forces.copy()
+        except NonFiniteError as error:
+            raise of_fast_potential(error) from None
+        if self.motion.restraints is not None:
+            forces += self.motion.restraints.evaluate(positions)[1]
+        return _State(number, positions, velocities, forces, *[self._unknown] * 5, cell)
+
+    def _with_fast_forces(self, state: _State) -> _State:
+        if self.fast is None:
+            return state
+        found = self._fast_evaluated(state.step, state.positions, state.velocities, state.cell)
+        return replace(state, fast_forces=found.forces)
+
+    def _agrees(self, state: _State, number: int) -> bool:
+        """Whether the potentials agree within the limits. Raises DisagreementError unless small steps may follow."""
+        multiple = self.motion.multiple_steps
+        if multiple is None or state.fast_forces is None:
+            return True
+        difference = state.forces - state.fast_forces
+        if worst_atom(difference, self._limits)[1] <= 1:
+            return True
+        error = disagreement(number, difference, self._limits, self.motion.particles.starts)
+        if not multiple.small_steps:
+            raise error
+        log.warning("%s", error)
+        return False
+
+    # -- evaluations -------------------------------------------------------------------------------------------------
 
     def _evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
         """A state with the energies, forces and virials of potential and restraints. Raises RestraintError."""
         motion = self.motion
+        # The captured step refreshes its frame and audits by the number of evaluations: here that of the run's steps.
+        self.step.num_evaluations = max(number - 1, 0)
         found = self._evaluation(number, positions, None if motion.barostat is None and number else cell)
         forces, energy = found.forces.copy(), found.energy.copy()
         restraint_energy, virial = np.zeros_like(energy), np.full_like(energy, np.nan)
@@ -154,7 +245,8 @@ class HostLoop:
     def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
         """The factors [S] of lengths of a step. Raises CellError."""
         state, motion = self._state, self.motion
-        velocities = motion.particles.kicked(state.velocities, motion.thermal_kick, state.forces)
+        forces = kick_forces(state.forces, state.fast_forces, motion.inner)
+        velocities = motion.particles.kicked(state.velocities, motion.thermal_kick, forces)
         kinetic = motion.particles.kinetic_virial(motion.particles.kinetic_energy(velocities), motion.temperatures)
         noise = barostat_noise(motion.seeds, number)
         given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)

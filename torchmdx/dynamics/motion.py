@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.integrators.base import Integrator
+from torchmdx.dynamics.multiple_steps import MultipleSteps
 from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.random_numbers import Noise
 from torchmdx.dynamics.restraint_terms import RestraintTerms
@@ -19,7 +20,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """Integrator, timestep fs, particles, temperature [S] K and seed [S] of each structure; restraints, barostat."""
+    """Integrator, timestep fs, particles, temperature [S] K and seed [S] of each structure; restraints, barostat.
+
+    Attributes:
+        timestep: Of the integrator; with multiple time steps that of the inner ones.
+    """
 
     integrator: Integrator
     timestep: float
@@ -28,6 +33,12 @@ class Motion:
     seeds: NDArray[np.int64]
     restraints: RestraintTerms | None = None
     barostat: CellRescaling | None = None
+    multiple_steps: MultipleSteps | None = None
+
+    @property
+    def inner(self) -> int:
+        """Steps between evaluations of the full potential."""
+        return 1 if self.multiple_steps is None else self.multiple_steps.inner
 
     def at(self, temperatures: Floats) -> Motion:
         """The same at other temperatures."""

@@ -76,6 +76,8 @@ class ProcessLoop:
         self._processes: list[_Process] = []
         self._ending = Finalize(self, _end, args=(self._processes,), exitpriority=10)
         starts, on_cpu = motion.particles.starts, copy.deepcopy(potential).to("cpu")
+        if options.get("fast") is not None:
+            options = {**options, "fast": copy.deepcopy(options["fast"]).to("cpu")}
         bounds = np.linspace(0, batch.num_systems, len(devices) + 1).round().astype(int).tolist()
         structures = batch.systems()
         for device, low, high in zip(devices, bounds[:-1], bounds[1:], strict=True):
@@ -116,6 +118,10 @@ class ProcessLoop:
     @property
     def num_recoveries(self) -> int:
         return sum(self._ask("num_recoveries"))
+
+    @property
+    def num_small_blocks(self) -> int:
+        return sum(self._ask("num_small_blocks"))
 
     def snapshots(self, stops: Iterator[int], interrupted: Callable[[], bool] = lambda: False) -> Iterator[Snapshot]:
         """Integrates to each of the steps in turn, and yields the state there, or where it is interrupted."""
@@ -159,7 +165,8 @@ class ProcessLoop:
 
     def _advance(self, stop: int) -> None:
         """Steps towards a stop: for a while, and at most to the next attempt to exchange."""
-        target, exchange = min(stop, self._step + self._piece), self.exchange
+        piece = -(-self._piece // self.motion.inner) * self.motion.inner
+        target, exchange = min(stop, self._step + piece), self.exchange
         if exchange is not None:
             target = min(target, (self._step // exchange.every + 1) * exchange.every)
         start, count = time.monotonic(), target - self._step
@@ -177,7 +184,7 @@ class ProcessLoop:
             self._settle()
             raise
         self._step, seconds = target, time.monotonic() - start
-        if count == self._piece and seconds < SHORTEST:
+        if count == piece and seconds < SHORTEST:
             self._piece *= 2
         elif seconds > LONGEST:
             self._piece = max(1, self._piece // 2)

@@ -6,6 +6,7 @@ import logging
 
 import torch
 
+from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.runtime.kernel_compile import run_compiled
@@ -22,6 +23,7 @@ class Replays:
     """The graphs of `steps_per_replay` steps and of one step, each captured at its first use.
 
     Args:
+        blocks: With multiple time steps, of which those up to an evaluation of the full potential count as one here.
         mode: "graph", "auto" or "eager"; with "auto" a graph that fails, or that disagrees with launches, is replaced
             by launches.
 
@@ -36,8 +38,10 @@ class Replays:
         steps_per_replay: int,
         mode: str,
         exchange: DeviceExchange | None = None,
+        blocks: DeviceBlocks | None = None,
     ) -> None:
         self.step, self.state, self.steps_per_replay, self.exchange = step, state, steps_per_replay, exchange
+        self.blocks, self.steps = blocks, [step, *([] if blocks is None else [blocks.fast])]
         self.captured, self.required = mode != "eager" and step.device.type == "cuda", mode == "graph"
         self.refusal = "mode 'eager' was requested"
         self.graphs: dict[int, Graph] = {}
@@ -46,12 +50,17 @@ class Replays:
     def why(self) -> str:
         if not self.captured:
             return f"steps are launched one after the other: {self.refusal}"
-        return f"{self.steps_per_replay} steps are replayed at once as a CUDA graph"
+        inner = 1 if self.blocks is None else self.blocks.count
+        fast = "" if inner == 1 else f", with one evaluation of the full potential for {inner} of the fast one"
+        return f"{self.steps_per_replay * inner} steps are replayed at once as a CUDA graph{fast}"
 
     def work(self, count: int) -> None:
         """Launches this many steps, and attempts to exchange; reads nothing on the host, so that it can be captured."""
-        moving = self.state.moving(count)
-        if moving is None or not self.step._launch_moving(moving):
+        moving = None if self.blocks is not None else self.state.moving(count)
+        if self.blocks is not None:
+            for _ in range(count):
+                self.blocks.launch()
+        elif moving is None or not self.step._launch_moving(moving):
             for _ in range(count):
                 self.state.launch_advance(self.step.buffers)
                 self.step._launch("steps")
@@ -76,9 +85,13 @@ class Replays:
                         graph.replay()
 
     def _launch_eagerly(self, count: int) -> None:
-        self.step.unsettled = True  # kernels use counters that only complete evaluations reset
+        self._settled(False)  # kernels use counters that only complete evaluations reset
         run_compiled(lambda: self.work(count), self.step.device)
-        self.step.unsettled = False
+        self._settled(True)
+
+    def _settled(self, settled: bool) -> None:
+        for step in self.steps:
+            step.unsettled = not settled
 
     def _graph(self, count: int) -> Graph | None:
         """The graph of this many steps, captured at its first use; None, from then on, if it is refused."""
@@ -100,11 +113,11 @@ class Replays:
     def _record(self, count: int) -> Graph:
         """Recording runs the work, but a run that has halted does not change."""
         halted = self.state.control[1].clone()
-        self.step.unsettled = True
+        self._settled(False)
         self.state.control[1] = 1
         graph = Graph(lambda: self.work(count), self.step.device)
         self.state.control[1] = halted
-        self.step.unsettled = False
+        self._settled(True)
         return graph
 
     def _compare(self, graph: Graph, count: int) -> str | None:

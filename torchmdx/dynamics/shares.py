@@ -12,13 +12,15 @@ from torchmdx.dynamics.particles import Particles
 from torchmdx.dynamics.restraints import Position, Restraint
 from torchmdx.dynamics.snapshot import Snapshot
 
+FRAMES = ("frame", "fast_frame")
+
 
 def joined(parts: list[Arrays], first_atoms: list[int], particles: Particles) -> Snapshot:
     """One snapshot of those of all shares, which begin at these atoms."""
     found: Arrays = {}
     for name, first in parts[0].items():
         values = [part[name] for part in parts]
-        if name == "frame":
+        if name in FRAMES and first is not None:
             orders = zip(values, first_atoms, strict=True)
             found[name] = {
                 "order": np.concatenate([value["order"] + start for value, start in orders]),
@@ -35,7 +37,7 @@ def cut(everything: Arrays, atoms: slice, systems: slice, num_atoms: int) -> Arr
     """The part of a share: the fields of a snapshot of these atoms and structures."""
     own: Arrays = {}
     for name, value in everything.items():
-        if name == "frame":
+        if name in FRAMES and value is not None:
             own[name] = {
                 "order": value["order"][atoms] - atoms.start,  # atoms are ordered within their structures
                 "images": value["images"][atoms],

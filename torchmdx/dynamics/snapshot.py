@@ -18,6 +18,7 @@ from torchmdx.structures.units import BAR
 FORMAT = "torchmdx dynamics 1"
 # The coordinates that the potential sees, chosen by the captured step: they decide how numbers are rounded.
 FRAME = ("order", "images", "origin", "far")
+FAST = "fast_"  # before names of the fast potential's part of a file
 SAVED = ("positions", "velocities", "forces", "energy", "restraint_energy", "virial", "temperatures", "cell")
 
 Floats = NDArray[np.float64]
@@ -34,7 +35,11 @@ class Snapshot:
     atoms.
 
     Attributes:
+        timestep: Of a step; with multiple time steps that of the inner ones, which `step` counts.
         kick: `Motion.thermal_kick`, which makes kinetic energies, temperatures and pressures those of the thermostat.
+        inner: Steps between evaluations of the full potential.
+        fast_forces, fast_frame: With multiple time steps, forces [N,3] of the fast potential and of restraints, and its
+            frame.
     """
 
     step: int
@@ -52,6 +57,9 @@ class Snapshot:
     frame: dict[str, NDArray[np.generic]]
     particles: Particles
     kick: float = 0.0
+    inner: int = 1
+    fast_forces: Floats | None = None
+    fast_frame: dict[str, NDArray[np.generic]] | None = None
 
     @property
     def time(self) -> float:
@@ -65,7 +73,8 @@ class Snapshot:
         With the Langevin integrator of velocities half a kick later; with others without the drift of the centre of
         mass, where nothing outside acts on the structure.
         """
-        return self.particles.kinetic_energy(self.particles.kicked(self.velocities, self.kick, self.forces))
+        forces = kick_forces(self.forces, self.fast_forces, self.inner)
+        return self.particles.kinetic_energy(self.particles.kicked(self.velocities, self.kick, forces))
 
     @property
     def temperature(self) -> Floats:
@@ -88,9 +97,16 @@ class Snapshot:
     def save(self, path: str | Path) -> None:
         """Writes the file atomically; `Dynamics.restore` continues from it to the bit. Raises OSError."""
         arrays = {name: getattr(self, name) for name in SAVED} | self.frame
+        if self.fast_forces is not None and self.fast_frame is not None:
+            arrays |= {FAST + "forces": self.fast_forces} | {FAST + key: self.fast_frame[key] for key in FRAME}
         content = io.BytesIO()
         np.savez(content, format=FORMAT, step=self.step, timestep=self.timestep, **arrays)
         write_whole(Path(path), content.getvalue())
+
+
+def kick_forces(forces: Floats, fast: Floats | None, inner: int) -> Floats:
+    """The forces of the next half kick: f + n (F - f) at the beginning of n steps with a fast potential."""
+    return forces if fast is None else fast + inner * (forces - fast)
 
 
 def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
@@ -105,20 +121,23 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
             held = np.load(file, allow_pickle=False)
             if not isinstance(held, np.lib.npyio.NpzFile) or "format" not in held or str(held["format"]) != FORMAT:
                 raise ValueError(f"{str(path)!r} must be a snapshot of torchmdx's dynamics, got other content")
-            found = {name: held[name] for name in ("step", "timestep", *SAVED, *FRAME)}
+            fast = tuple(FAST + name for name in ("forces", *FRAME)) if FAST + "forces" in held else ()
+            found = {name: held[name] for name in ("step", "timestep", *SAVED, *FRAME, *fast)}
         num_atoms, num_systems = len(particles.system), particles.num_systems
         per_atom = ("positions", "velocities", "forces", "images")
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(per_atom, (num_atoms, 3))
         shapes |= dict.fromkeys(("energy", "restraint_energy", "virial", "temperatures"), (num_systems,))
         shapes |= dict(cell=(num_systems, 3, 3), origin=(num_systems, 3), order=(num_atoms,))
         shapes |= dict.fromkeys(("step", "timestep", "far"), ())
+        shapes |= {name: shapes[name.removeprefix(FAST)] for name in fast}
         for name, shape in shapes.items():
             if found[name].shape != shape:
                 raise ValueError(f"{name} in {str(path)!r} must have shape {shape}, got {found[name].shape}")
             if name != "virial" and not np.isfinite(found[name]).all():
                 raise ValueError(f"{name} in {str(path)!r} must be finite")
-        if not np.array_equal(np.sort(found["order"]), np.arange(num_atoms)):
-            raise ValueError(f"order in {str(path)!r} must be a permutation of {num_atoms} atoms")
+        for name in ("order", *(name for name in fast if name == FAST + "order")):
+            if not np.array_equal(np.sort(found[name]), np.arange(num_atoms)):
+                raise ValueError(f"{name} in {str(path)!r} must be a permutation of {num_atoms} atoms")
         saved: dict[str, Any] = {name: found[name] for name in SAVED}
         return Snapshot(
             step=int(found["step"]),
@@ -127,5 +146,7 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
             particles=particles,
             energy_spread=np.full(num_systems, np.nan),  # files lack them: `restore` evaluates them
             largest_force_spread=np.full(num_systems, np.nan),
+            fast_forces=found.get(FAST + "forces"),
+            fast_frame={name: found[FAST + name] for name in FRAME} if fast else None,
             **saved,
         )

@@ -39,6 +39,7 @@ from gases import gas
 from oscillators import atoms_alone, springs
 from torchmdx import System
 from torchmdx.dynamics.barostat import CellRescaling
+from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
@@ -55,6 +56,12 @@ for loop in (springs(Langevin(), 1.0, [3, 3, 3]), gas(Bussi(), CellRescaling(), 
     buffers = SimpleNamespace(inputs=inputs, outputs=outputs)
     state.launch_advance(buffers)
     state.launch_complete(buffers)
+loop = springs(Langevin(), 1.0, [3, 3, 3], fast=1.0, inner=4)
+state = DeviceState(loop.motion, torch.device("cpu"))
+evaluated = SimpleNamespace(
+    buffers=buffers, device=torch.device("cpu"), _launch=lambda kind: None, _launch_moving=lambda moving: False
+)
+DeviceBlocks(state, loop.motion, evaluated, evaluated).launch()
 temperatures = loop.motion.temperatures
 DeviceExchange(TemperatureExchange(5, atoms_alone([3, 3, 3]), temperatures, 7), state, temperatures).launch()
 """
@@ -68,6 +75,7 @@ def test_kernels_compile_and_attempts_are_not_fused():
         name: (int(fused), approximate) for name, fused, approximate in re.findall(r"(\w+) (\d+) (\w+)", result.stdout)
     }
     steps = {"rescale_cell", "advance", "advance_langevin", "complete", "commit_cell", "commit_spread", "rescale"}
+    steps |= {"begin", "hand_over", "compare"}
     assert set(found) == steps | {"rank", "decide", "scale"}
     assert found["advance_langevin"][0] > 0  # fusion is the default
     # Divisions of float64 are exact, and their own refinement consists of instructions below PTX.

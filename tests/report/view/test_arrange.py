@@ -100,3 +100,40 @@ def test_many_frames_are_thinned_and_stated():
 def test_empty_frames_are_refused(frames):
     with pytest.raises(ValueError, match="a page needs at least one frame, and atoms in every frame"):
         movie_of(of_structures(frames or [Atoms()], title="none"))
+
+
+def test_bonds_across_faces_are_drawn_in_halves():
+    movie = movie_of(of_structures([bulk("Si", cubic=True) * (2, 2, 2)], title="Si"))
+    assert movie.repeats == (1, 1, 1)
+    kind = movie.kinds[0]
+    assert len(kind.pairs) + len(kind.crossings) == 2 * 64  # four bonds of each atom
+    cell = movie.cells[0]
+    first, second, shifts = kind.crossings[:, 0], kind.crossings[:, 1], kind.crossings[:, 2:]
+    positions = movie.positions[0]
+    lengths = np.linalg.norm(positions[second] + shifts @ cell - positions[first], axis=1)
+    assert lengths == pytest.approx(np.full(len(lengths), 5.43 * np.sqrt(3) / 4))
+
+
+def test_bonds_across_faces_of_repeated_cells_count_single_cells():
+    movie = movie_of(of_structures([bulk("MgO", "rocksalt", a=4.21, cubic=True)], title="MgO"))
+    assert movie.repeats == (2, 2, 2)
+    kind = movie.kinds[0]
+    assert len(kind.pairs) + len(kind.crossings) == 6 * 32  # six bonds of each of 64 atoms
+    assert set(np.abs(kind.crossings[:, 2:]).ravel().tolist()) == {0, 2}
+    slab = bulk("MgO", "rocksalt", a=4.21, cubic=True) * (2, 2, 1)
+    slab.pbc = [True, True, False]
+    slab.center(vacuum=3, axis=2)
+    crossings = movie_of(of_structures([slab], title="slab")).kinds[0].crossings
+    assert len(crossings)
+    assert not crossings[:, 4].any()
+    water = molecule("H2O", cell=[4, 4, 4], pbc=True)  # in one piece: nothing crosses
+    assert not len(movie_of(of_structures([water], title="water")).kinds[0].crossings)
+
+
+def test_rows_of_several_lists_are_each_once():
+    from torchmdx.report.view.arrange import union
+
+    some = np.array([[0, 1, -1, 0, 2], [3, 4, 0, 1, 0]])
+    other = np.array([[0, 1, -1, 0, 1], [3, 4, 0, 1, 0]])
+    assert union([some, other, some[:0]]).tolist() == [[0, 1, -1, 0, 1], [0, 1, -1, 0, 2], [3, 4, 0, 1, 0]]
+    assert union([some[:0], some[:0]]).shape == (0, 5)

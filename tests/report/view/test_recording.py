@@ -47,3 +47,16 @@ def test_large_structures_keep_both_ends():
 def test_nothing_recorded():
     with pytest.raises(ValueError, match="a recording needs at least one structure, got none"):
         ThinnedSteps().frames("t")
+
+
+def test_a_moving_cell_shows_its_pressure_and_force():
+    recording = ThinnedSteps(pressure=2.0)
+    for step in range(3):
+        atoms = Atoms("Cu", cell=[3 + 0.1 * step] * 3, pbc=True)
+        atoms.calc = SinglePointCalculator(atoms, energy=-float(step), stress=[-0.1, -0.1, -0.1, 0, 0, 0])
+        recording.add(atoms, cell_force=0.5 - 0.1 * step)
+    panels = {panel.title: panel for panel in recording.frames("t").panels}
+    assert panels["pressure / GPa"].level == 2.0
+    assert panels["pressure / GPa"].lines[0].y == pytest.approx([16.0218] * 3, abs=1e-3)
+    assert panels["force on the cell / eV per atom"].lines[0].y == pytest.approx([0.5, 0.4, 0.3])
+    assert "force on the cell / eV per atom" not in [panel.title for panel in recorded(3).frames("t").panels]

@@ -3,7 +3,8 @@
 STATE holds what a run has committed, TRIAL what becomes of it if the evaluation is good. CONTROL is (step, halted).
 Once an evaluation is bad, halted is set and nothing changes any more, until the host has repaired the cause.
 CONSTANTS is (h, h/2 with the unit of accelerations, c, sqrt(1 - c²)), on the device since Triton rounds floating-point
-arguments to float32.
+arguments to float32. With multiple time steps (INNER > 0) the last kick is of INNER half steps with the difference to
+the forces QUICK of the fast potential.
 """
 
 import triton
@@ -88,10 +89,13 @@ def advance(
 @triton.jit
 def complete(
     POSITIONS, VELOCITIES, FORCES, ENERGY, RESTRAINT_ENERGY, MOVED, FASTER, NEW_FORCES, NEW_ENERGY, ADDED_ENERGY,
-    INVERSE_MASSES, CONSTANTS, FLAGS, CONTROL, num_atoms, num_systems, BLOCK: tl.constexpr,
+    FAST_FORCES, QUICK, VERDICT, INVERSE_MASSES, CONSTANTS, FLAGS, CONTROL, num_atoms, num_systems,
+    INNER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Commits a step whose evaluation is good; otherwise halts."""
+    """Commits a step whose evaluation is good; otherwise halts. VERDICT is not 0 if inner steps were bad."""
     bad = tl.load(FLAGS + OVERFLOW) | tl.load(FLAGS + NOT_FINITE) | tl.load(FLAGS + FAR) | tl.load(FLAGS + UNCERTAIN)
+    if INNER > 0:
+        bad = bad | tl.load(VERDICT)
     # Programs that read the flag after another has set it here do the same, since the evaluation is bad for all.
     if bad != 0:
         tl.store(CONTROL + 1, 1)
@@ -100,16 +104,24 @@ def complete(
         i = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
         mask, own = i < num_atoms, i < num_systems
         kick = tl.load(CONSTANTS + 1) * tl.load(INVERSE_MASSES + i, mask=mask, other=0.0)
+        if INNER > 0:
+            kick *= INNER
         tl.store(ENERGY + i, tl.load(NEW_ENERGY + i, mask=own, other=0.0), mask=own)
         tl.store(RESTRAINT_ENERGY + i, tl.load(ADDED_ENERGY + i, mask=own, other=0.0), mask=own)
         for k in tl.static_range(3):
             force = tl.load(NEW_FORCES + 3 * i + k, mask=mask, other=0.0)
             tl.store(POSITIONS + 3 * i + k, tl.load(MOVED + 3 * i + k, mask=mask, other=0.0), mask=mask)
-            velocity = tl.load(FASTER + 3 * i + k, mask=mask, other=0.0) + kick * force
+            velocity = tl.load(FASTER + 3 * i + k, mask=mask, other=0.0)
+            if INNER > 0:
+                quick = tl.load(QUICK + 3 * i + k, mask=mask, other=0.0)
+                velocity += kick * (force - quick)
+                tl.store(FAST_FORCES + 3 * i + k, quick, mask=mask)
+            else:
+                velocity += kick * force
             tl.store(VELOCITIES + 3 * i + k, velocity, mask=mask)
             tl.store(FORCES + 3 * i + k, force, mask=mask)
         if block == 0:
-            tl.store(CONTROL, tl.load(CONTROL) + 1)
+            tl.store(CONTROL, tl.load(CONTROL) + (INNER if INNER > 0 else 1))
 
 
 @triton.jit

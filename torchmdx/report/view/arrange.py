@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.report.view.bonds import bonds, molecules, whole
+from torchmdx.report.view.bonds import found_bonds, molecules, whole
 from torchmdx.report.view.movie import Kind, Movie, MovieFrames, Torsions
 from torchmdx.report.view.thin import atoms_to_show, frames_to_show
 from torchmdx.report.view.torsions import backbone, torsion
@@ -21,12 +21,17 @@ SMALL_CELL, MOST_REPEATED = 8.0, 400  # Å: the least extent that is drawn; atom
 
 @dataclass(eq=False)
 class Arranged:
-    """Atoms in frames, ready to be drawn: positions [F,N,3] Å from the centre, the file's index [N] of each atom."""
+    """Atoms in frames, ready to be drawn: positions [F,N,3] Å from the centre, the file's index [N] of each atom.
+
+    Attributes:
+        pairs, crossings: As in `Kind`.
+    """
 
     numbers: Integers
     atoms: Integers
     positions: Floats
     pairs: Integers
+    crossings: Integers
     torsions: Torsions | None
     repeats: tuple[int, int, int]
     notes: list[str] = field(default_factory=list)
@@ -59,10 +64,15 @@ def movie_of(frames: MovieFrames, *, plain: bool = False) -> Movie:
         key = found.numbers.tobytes()
         if key not in kinds:
             kinds[key] = len(movie.kinds)
-            movie.kinds.append(Kind(found.numbers, found.pairs, _labels(found, frames.labels)))
+            movie.kinds.append(Kind(found.numbers, found.pairs, _labels(found, frames.labels), found.crossings))
         else:
             known = movie.kinds[kinds[key]]
-            movie.kinds[kinds[key]] = Kind(known.numbers, union([known.pairs, found.pairs]), known.labels)
+            movie.kinds[kinds[key]] = Kind(
+                known.numbers,
+                union([known.pairs, found.pairs]),
+                known.labels,
+                union([known.crossings, found.crossings]),
+            )
         movie.kind_of += [kinds[key]] * len(found.positions)
         movie.positions += list(found.positions)
         if uniform:
@@ -98,17 +108,37 @@ def _arranged(frames: MovieFrames, *, plain: bool, repeat: bool) -> Arranged:
             atoms = np.tile(atoms, len(shifts))
             notes.append(f"{' × '.join(map(str, times))} cells are drawn.")
         positions = positions - (np.array(times) @ cells / 2)[:, None]
-    joined = union([bonds(numbers[atoms], frame, crystal=bool(pbc.any() and cells is not None)) for frame in positions])
-    return Arranged(numbers[atoms], atoms, positions, joined, torsions, times, notes)
+    boxes = None if cells is None else cells * np.array(times)[:, None]
+    pairs, crossings = _bonds(numbers[atoms], positions, boxes, pbc)
+    crossings[:, 2:] *= times
+    return Arranged(numbers[atoms], atoms, positions, pairs, crossings, torsions, times, notes)
 
 
-def union(pairs: list[Integers]) -> Integers:
-    """All pairs [B,2] of several lists, each once, in order."""
-    large = max(int(some.max(initial=0)) for some in pairs) + 1
+def _bonds(
+    numbers: Integers, positions: Floats, boxes: Floats | None, pbc: NDArray[np.bool_]
+) -> tuple[Integers, Integers]:
+    """Bonds of all frames: pairs [B,2], and crossings [C,5], each with the image of the box in which its end is."""
+    inside, across = [], []
+    for k, frame in enumerate(positions):
+        box, along = (None, np.zeros(3, dtype=bool)) if boxes is None else (boxes[k], pbc)
+        pairs, shifts = found_bonds(numbers, frame, box, along, crystal=bool(along.any()))
+        outside = shifts.any(1)
+        inside.append(pairs[~outside])
+        across.append(np.concatenate([pairs, shifts], axis=1)[outside])
+    return union(inside), union(across)
+
+
+def union(rows: list[Integers]) -> Integers:
+    """All rows [B,K] of several lists, each once, in order."""
+    every = [some for some in rows if len(some)]
+    if not every:
+        return rows[0][:0]
+    low = np.min([some.min(0) for some in every], axis=0)
+    spans = np.max([some.max(0) for some in every], axis=0) - low + 1
     keys = np.zeros(0, dtype=np.int64)
-    for some in pairs:
-        keys = np.union1d(keys, some[:, 0] * large + some[:, 1])
-    return np.stack([keys // large, keys % large], axis=1)
+    for some in every:
+        keys = np.union1d(keys, np.ravel_multi_index(tuple((some - low).T), spans))
+    return np.stack(np.unravel_index(keys, spans), axis=1) + low
 
 
 def repeats(cell: Floats, pbc: NDArray[np.bool_], num_atoms: int) -> tuple[int, int, int]:

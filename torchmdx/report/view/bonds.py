@@ -32,10 +32,10 @@ def bonds(numbers: Integers, positions: Floats, *, crystal: bool = False) -> Int
     Args:
         crystal: Whether they are part of a periodic structure.
     """
-    return _found(numbers, positions, None, np.zeros(3, dtype=bool), crystal=crystal)[0]
+    return found_bonds(numbers, positions, None, np.zeros(3, dtype=bool), crystal=crystal)[0]
 
 
-def _found(
+def found_bonds(
     numbers: Integers, positions: Floats, cell: Floats | None, pbc: NDArray[np.bool_], *, crystal: bool
 ) -> tuple[Integers, ...]:
     """Bonds [B,2] with the image [B,3] of the cell in which the second atom is bonded to the first."""
@@ -88,7 +88,7 @@ def molecules(numbers: Integers, positions: Floats, cell: Floats | None, pbc: ND
     from scipy.sparse.csgraph import connected_components
 
     pbc = pbc if cell is not None else np.zeros(3, dtype=bool)
-    pairs, shifts = _found(numbers, positions, cell, pbc, crystal=bool(pbc.any()))
+    pairs, shifts = found_bonds(numbers, positions, cell, pbc, crystal=bool(pbc.any()))
     size = len(numbers)
     graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
     number, of = connected_components(graph, directed=False)

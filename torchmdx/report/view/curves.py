@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 DENSITY = 1.66053906660  # g/cm³ of 1 amu/Å³
+PRESSURE = "pressure / GPa"
 CONSTANT = 1e-6  # relative change below which a volume counts as fixed
 
 
@@ -71,7 +72,7 @@ def frame_panels(structures: Sequence[Atoms], x: Floats) -> list[Panel]:
             panels.append(energy_panel(x, {"energy": energies}))
     forces = np.array([_result(atoms, "forces") for atoms in structures])
     if np.isfinite(forces).sum() > 1:
-        panels.append(Panel("largest force / eV/Å", [Line("largest force", x, forces)], logarithmic=_spans(forces)))
+        panels.append(Panel("largest force / eV/Å", [Line("largest force", x, forces)], logarithmic=spans(forces)))
     temperatures = np.array([atoms.get_temperature() if atoms.has("momenta") else np.nan for atoms in structures])
     if (temperatures > 0).sum() > 1:
         panels.append(Panel("temperature / K", [Line("temperature", x, temperatures)]))
@@ -82,7 +83,7 @@ def frame_panels(structures: Sequence[Atoms], x: Floats) -> list[Panel]:
             panels.append(Panel("density / g/cm³", [Line("density", x, densities)]))
             pressures = np.array([_result(atoms, "stress") for atoms in structures])
             if np.isfinite(pressures).sum() > 1:
-                panels.append(Panel("pressure / GPa", [Line("pressure", x, pressures)]))
+                panels.append(Panel(PRESSURE, [Line("pressure", x, pressures)]))
     return panels
 
 
@@ -100,7 +101,8 @@ def moves(values: Floats) -> bool:
     return len(known) > 1 and float(np.ptp(known)) > CONSTANT * float(np.abs(known).max())
 
 
-def _spans(values: Floats) -> bool:
+def spans(values: Floats) -> bool:
+    """Whether positive values differ so much that their axis should be logarithmic."""
     positive = values[np.isfinite(values) & (values > 0)]
     return len(positive) > 1 and float(positive.max()) > 20 * float(positive.min())
 

@@ -14,11 +14,17 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """The atoms of one or more frames: numbers [N], bonds [B,2] that may be drawn, labels of atoms or None."""
+    """The atoms of one or more frames: numbers [N], bonds [B,2] that may be drawn, labels of atoms or None.
+
+    Attributes:
+        crossings: [C,5] bonds across the faces of what is drawn: two atoms, and in which image of the cell the second
+            is bonded to the first.
+    """
 
     numbers: Integers
     pairs: Integers
     labels: list[str] | None
+    crossings: Integers = field(default_factory=lambda: np.zeros((0, 5), dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)

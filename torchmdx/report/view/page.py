@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import torchmdx
 from torchmdx.report.view.bonds import TOLERANCE, radii
-from torchmdx.report.view.movie import Line, Movie, Panel, Torsions
+from torchmdx.report.view.movie import Kind, Line, Movie, Panel, Torsions
 from torchmdx.runtime.files import write_whole
 
 FOLDER = Path(__file__).parent
@@ -39,8 +39,17 @@ def write_movie(path: Path, movie: Movie) -> None:
     write_page(path, movie.title, movie_data(movie), "movie.js")
 
 
+def page_text(movie: Movie) -> str:
+    """The page of a movie. Raises ImportError without plotly."""
+    return _text(movie.title, movie_data(movie), "movie.js")
+
+
 def write_page(path: Path, title: str, data: Mapping[str, Any], script: str) -> None:
     """Writes a page whose scripts, those that all pages share and one more of this folder, find `data` as JSON."""
+    write_whole(path, _text(title, data, script).encode())
+
+
+def _text(title: str, data: Mapping[str, Any], script: str) -> str:
     require_plotly()
     from plotly.offline import get_plotlyjs
 
@@ -54,8 +63,7 @@ def write_page(path: Path, title: str, data: Mapping[str, Any], script: str) -> 
         "SCRIPT": "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in (*SCRIPTS, script)),
     }
     pieces = (FOLDER / "page.html").read_text(encoding="utf-8").split("@@")
-    text = "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
-    write_whole(path, text.encode())
+    return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
 
 
 def is_page(path: Path) -> bool:
@@ -77,7 +85,7 @@ def movie_data(movie: Movie) -> dict[str, Any]:
         "notes": movie.notes,
         "scale": scale,
         "positions": encoded(packed),
-        "kinds": [structure_data(kind.numbers, kind.pairs, kind.labels) for kind in movie.kinds],
+        "kinds": [structure_data(kind) for kind in movie.kinds],
         "kindOf": movie.kind_of if len(movie.kinds) > 1 else None,
         "elements": elements_data(np.unique(np.concatenate([kind.numbers for kind in movie.kinds]))),
         "tolerance": TOLERANCE,
@@ -107,9 +115,15 @@ def summary(movie: Movie) -> str:
     return f"{what}, {frames}; torchmdx {torchmdx.__version__}"
 
 
-def structure_data(numbers: NDArray[np.int64], pairs: NDArray[np.int64], labels: list[str] | None) -> dict[str, Any]:
-    """Elements and possible bonds of a structure."""
-    return {"numbers": encoded(numbers.astype("<u1")), "pairs": encoded(pairs.astype("<u2")), "labels": labels}
+def structure_data(kind: Kind) -> dict[str, Any]:
+    """Elements and possible bonds of a structure; the last of the pairs are bonds across faces, with their shifts."""
+    pairs = np.concatenate([kind.pairs, kind.crossings[:, :2]])
+    return {
+        "numbers": encoded(kind.numbers.astype("<u1")),
+        "pairs": encoded(pairs.astype("<u2")),
+        "shifts": encoded(kind.crossings[:, 2:].astype("<i1")),
+        "labels": kind.labels,
+    }
 
 
 def elements_data(numbers: NDArray[np.int64]) -> dict[str, dict[str, Any]]:

@@ -51,6 +51,8 @@ class Structure {
     this.of = (atom) => elements[this.numbers[atom]];
     const own = (atom) => `${this.of(atom).symbol} <b>${atom}</b>`;
     this.labels = Array.from(this.numbers, (_, k) => own(k) + (data.labels ? `<br>${data.labels[k]}` : ""));
+    this.shifts = decode(data.shifts, Int8Array); // of the last bonds, which cross faces of the cell
+    this.inside = this.pairs.length / 2 - this.shifts.length / 3;
     this.longest = new Float32Array(this.pairs.length / 2);
     for (let k = 0; k < this.longest.length; k++) {
       const [a, b] = [this.pairs[2 * k], this.pairs[2 * k + 1]];
@@ -59,14 +61,23 @@ class Structure {
     this.meshes = null;
   }
 
+  // From the first atom of a bond to the second, which is in another image of the cell if the bond crosses a face.
+  along(bond, positions, cell) {
+    const [a, b] = [3 * this.pairs[2 * bond], 3 * this.pairs[2 * bond + 1]];
+    const at = 3 * (bond - this.inside);
+    return [0, 1, 2].map((axis) => {
+      let value = positions[b + axis] - positions[a + axis];
+      if (at >= 0) for (let row = 0; row < 3; row++) value += this.shifts[at + row] * cell[3 * row + axis];
+      return value;
+    });
+  }
+
   // Of the possible bonds those whose atoms are near in these positions.
-  bonds(positions) {
+  bonds(positions, cell) {
     const found = [];
-    for (let k = 0; k < this.longest.length; k++) {
-      const [a, b] = [3 * this.pairs[2 * k], 3 * this.pairs[2 * k + 1]];
-      const length = Math.hypot(
-        positions[a] - positions[b], positions[a + 1] - positions[b + 1], positions[a + 2] - positions[b + 2]);
-      if (length < this.longest[k]) found.push(k);
+    const number = cell ? this.longest.length : this.inside;
+    for (let k = 0; k < number; k++) {
+      if (Math.hypot(...this.along(k, positions, cell)) < this.longest[k]) found.push(k);
     }
     return found;
   }
@@ -81,8 +92,8 @@ class Structure {
     }
     for (let k = 0; k < this.longest.length; k++) {
       const [a, b] = [this.pairs[2 * k], this.pairs[2 * k + 1]];
-      meshes.get(this.numbers[a]).halves.push([a, b, k]);
-      meshes.get(this.numbers[b]).halves.push([b, a, k]);
+      meshes.get(this.numbers[a]).halves.push([a, 1, k]);
+      meshes.get(this.numbers[b]).halves.push([b, -1, k]);
     }
     for (const mesh of meshes.values()) {
       const { points, faces } = shape;
@@ -107,7 +118,7 @@ class Structure {
   }
 
   // Vertices of an element's mesh; a bond that is not drawn shrinks into its atom.
-  vertices(mesh, positions, near) {
+  vertices(mesh, positions, near, cell) {
     const { points } = this.shape;
     const number = mesh.atoms.length * points.length + mesh.halves.length * 2 * SIDES;
     const out = [0, 1, 2].map(() => new Float32Array(number));
@@ -119,10 +130,10 @@ class Structure {
         at++;
       }
     }
-    for (const [from, to, bond] of mesh.halves) {
+    for (const [from, sign, bond] of mesh.halves) {
       const start = [0, 1, 2].map((axis) => positions[3 * from + axis]);
-      const along = [0, 1, 2].map((axis) => positions[3 * to + axis] - start[axis]);
       const drawn = near.has(bond);
+      const along = drawn ? this.along(bond, positions, cell).map((value) => sign * value) : [1, 0, 0];
       const length = Math.hypot(...along) || 1;
       const [u, v] = across(along.map((value) => value / length));
       for (let end = 0; end < 2; end++) {

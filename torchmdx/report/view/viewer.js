@@ -17,9 +17,9 @@ class Viewer {
 
   // positions [3N] of a Structure; cell: lattice vectors [9] or null, drawn from `corner` [3]; arrows: [3N] or null.
   async draw(structure, positions, cell, corner, arrows = null) {
-    const near = structure.bonds(positions);
-    const traces = structure.size <= MOST_BALLS ? this.balls(structure, positions, near)
-      : this.markers(structure, positions, near);
+    const near = structure.bonds(positions, cell);
+    const traces = structure.size <= MOST_BALLS ? this.balls(structure, positions, near, cell)
+      : this.markers(structure, positions, near, cell);
     if (cell) traces.push(...box(cell, corner));
     if (arrows) traces.push(...arrowLines(positions, arrows, this.reach));
     this.last = { structure, positions, cell, corner, arrows };
@@ -59,12 +59,12 @@ class Viewer {
     };
   }
 
-  balls(structure, positions, near) {
+  balls(structure, positions, near, cell) {
     if (!structure.meshes) structure.make(ball(structure.size <= FINE_BALLS ? 2 : 1));
     const drawn = new Set(near);
     const traces = [];
     for (const [number, mesh] of structure.meshes) {
-      const [x, y, z] = structure.vertices(mesh, positions, drawn);
+      const [x, y, z] = structure.vertices(mesh, positions, drawn, cell);
       traces.push({
         type: "mesh3d", x, y, z, i: mesh.i, j: mesh.j, k: mesh.k, text: mesh.text, hoverinfo: "text",
         color: structure.of(mesh.atoms[0]).colour, flatshading: false, uid: `element-${number}`,
@@ -75,7 +75,7 @@ class Viewer {
     return traces;
   }
 
-  markers(structure, positions, near) {
+  markers(structure, positions, near, cell) {
     const pixels = (0.62 * this.zoom * Math.min(this.node.clientWidth, this.node.clientHeight)) / this.reach;
     const traces = [];
     const byElement = new Map();
@@ -96,10 +96,17 @@ class Viewer {
         },
       });
     }
-    const ends = near.flatMap((bond) => [structure.pairs[2 * bond], structure.pairs[2 * bond + 1], null]);
-    const line = (axis) => ends.map((atom) => (atom === null ? null : positions[3 * atom + axis]));
+    const ends = [[], [], []];
+    for (const bond of near) {
+      const along = structure.along(bond, positions, cell);
+      const [a, b] = [3 * structure.pairs[2 * bond], 3 * structure.pairs[2 * bond + 1]];
+      ends.forEach((list, axis) => {
+        const middle = 0.5 * along[axis];
+        list.push(positions[a + axis], positions[a + axis] + middle, null, positions[b + axis] - middle, positions[b + axis], null);
+      });
+    }
     traces.push({
-      type: "scatter3d", mode: "lines", uid: "bonds", hoverinfo: "skip", x: line(0), y: line(1), z: line(2),
+      type: "scatter3d", mode: "lines", uid: "bonds", hoverinfo: "skip", x: ends[0], y: ends[1], z: ends[2],
       line: { color: "#7b8794", width: Math.max(1.5, pixels * STICK) },
     });
     return traces;
