@@ -196,12 +196,13 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
 def shipped_for(model: str | list[str] | None) -> str | None:
     """The name of the fast model that torchmdx comes with for a potential; None if there is none."""
     from torchmdx.checkpoints.locate import origin_at
-    from torchmdx.checkpoints.potentials import FAST_MODELS
+    from torchmdx.checkpoints.potentials import FAST_MODELS, shipped
 
     if isinstance(model, list):
         return None
     digest = origin_at(model).sha256
-    return next((fast for name, fast in FAST_MODELS.items() if origin_at(name).sha256 == digest), None)
+    there = {name: fast for name, fast in FAST_MODELS.items() if {name, fast} <= shipped().keys()}
+    return next((fast for name, fast in there.items() if origin_at(name).sha256 == digest), None)
 
 
 def _require_distilled_from(path: Path, origin: Origin) -> None:

@@ -10,48 +10,47 @@ from torchmdx.dynamics import Dynamics
 from torchmdx.training.distillation import outer_steps
 from torchmdx.training.distillation.outer_steps import Speed, Trial
 
-WATER = System.from_ase(molecule("H2O"))
+WATER, METHANE = (System.from_ase(molecule(name)) for name in ("H2O", "CH4"))
 START = dict(temperature=300.0, seed=5)
 
 
-def test_a_fast_model_that_is_the_potential_gives_its_single_steps(organic):
-    taken = dict(hydrogen=None, inner=0.5, num_outer=4, **START)
-    single, _, failed = outer_steps.energies(organic, None, [WATER], count=1, **{**taken, "num_outer": 12})
-    found, _, _ = outer_steps.energies(organic, organic, [WATER], count=3, **taken)
-    assert not failed
-    assert found == pytest.approx(single[::3], abs=2e-5)
-    dynamics = Dynamics(organic, [WATER], integrator="verlet", timestep=0.5, **START)
-    expected = [snapshot.energy + snapshot.kinetic_energy for snapshot in dynamics.snapshots(12, every=1)]
-    assert single[1:] == pytest.approx(np.array(expected), abs=2e-5)
+def test_energies_are_those_of_the_dynamics(organic):
+    taken = dict(hydrogen=3.0, inner=0.5, num_outer=5, **START)
+    single = outer_steps.energies(organic, None, [WATER, METHANE], count=1, **taken)
+    found = outer_steps.energies(organic, organic, [WATER, METHANE], count=3, **taken)
+    given = dict(integrator="verlet", timestep=0.5, hydrogen_mass=3.0, **START)
+    dynamics = Dynamics(organic, [WATER, METHANE], **given)
+    expected = [one.energy + one.kinetic_energy for one in dynamics.snapshots(15, every=1)]
+    assert single.energies[1:] == pytest.approx(np.array(expected[:5]), abs=2e-5)
+    assert found.energies[1:] == pytest.approx(np.array(expected[2::3]), abs=2e-5), "the potential is its own fast one"
+    assert found.times == pytest.approx(1.5e-3 * np.arange(6))
+    assert (found.sizes.tolist(), found.failed) == ([3, 5], "")
 
 
-def test_a_fast_model_without_forces_gives_large_steps_of_the_potential(organic):
+@pytest.mark.parametrize("fast", ["none", "useless"])
+def test_a_step_that_is_too_long_fails(organic, fast):
     nothing = Potential(TensorNetConfig(num_channels=2, num_layers=0, max_z=10)).to(torch.float32).eval()
     nothing.scale.fill_(0.0)
-    taken = dict(hydrogen=3.0, **START)
-    found, particles, _ = outer_steps.energies(organic, nothing, [WATER], inner=0.25, count=4, num_outer=5, **taken)
-    single, _, _ = outer_steps.energies(organic, None, [WATER], inner=1.0, count=1, num_outer=5, **taken)
-    assert found == pytest.approx(single, abs=2e-5)
-    assert particles.masses[1:].tolist() == [3.0, 3.0]
-
-
-def test_a_step_that_is_too_long_fails(organic):
-    found, particles, failed = outer_steps.energies(
-        organic, None, [WATER], hydrogen=None, inner=6.0, count=1, num_outer=100, **START
-    )
-    assert failed
-    assert len(found) < 101
-    trial = outer_steps.trial_of(found, particles, failed, hydrogen=None, inner=6.0, count=1)
+    taken = dict(hydrogen=None, inner=6.0, count=1 if fast == "none" else 2)
+    found = outer_steps.energies(organic, None if fast == "none" else nothing, [WATER], num_outer=100, **START, **taken)
+    assert found.failed
+    assert len(found.times) < 101
+    trial = outer_steps.trial_of(found, **taken)
     assert not trial.is_stable
     assert outer_steps.plain([trial])[0]["drift"] is None
 
 
-def test_deviation_and_drift_are_those_of_the_energies(organic):
-    dynamics = Dynamics(organic, [WATER, WATER], integrator="verlet")
+def test_a_run_stops_for_a_signal(organic):
+    taken = dict(hydrogen=None, inner=0.5, count=1, num_outer=5, **START)
+    assert outer_steps.energies(organic, None, [WATER], interrupted=lambda: True, **taken).failed == "interrupted"
+
+
+def test_deviation_and_drift_are_those_of_the_energies():
     times = np.arange(201) * 4e-3  # ps
     energies = np.stack([-5 + 0.03 * times, 7 - 0.03 * times], 1)
-    found = outer_steps.trial_of(energies, dynamics.motion.particles, "", hydrogen=None, inner=1.0, count=4)
-    assert found.drift == pytest.approx(0.01)
+    run = outer_steps.Course(times, energies, np.array([3, 3]))
+    found = outer_steps.trial_of(run, hydrogen=None, inner=1.0, count=4)
+    assert found.drift == pytest.approx(0.01)  # per atom, of three; signs do not cancel
     assert not found.is_stable
     assert found.deviation == pytest.approx(1e3 * 0.03 * times.std())
     assert found.length == pytest.approx(0.8)
@@ -69,9 +68,9 @@ def test_the_largest_stable_outer_step_is_by_mass_of_hydrogens():
 
 def test_longer_steps_are_tried_until_one_is_unstable(organic, monkeypatch):
     def energies(potential, fast, systems, *, inner, count, num_outer, hydrogen, **start):
-        dynamics = Dynamics(organic, [WATER], integrator="verlet")
         wrong = 1.0 if inner * count >= (5 if hydrogen else 3) else 0.0
-        return np.linspace(0, wrong, num_outer + 1)[:, None], dynamics.motion.particles, ""
+        times = np.arange(num_outer + 1) * inner * count / 1000
+        return outer_steps.Course(times, np.linspace(0, wrong, num_outer + 1)[:, None], np.array([3]))
 
     monkeypatch.setattr(outer_steps, "energies", energies)
     said: list = []

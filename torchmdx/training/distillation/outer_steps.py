@@ -11,13 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.dynamics import Dynamics
-from torchmdx.dynamics.particles import Particles
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import NonFiniteError, StepError
 from torchmdx.structures.system import System
-from torchmdx.structures.units import FORCE_TO_ACCELERATION, PICOSECOND
+from torchmdx.structures.units import PICOSECOND
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +25,8 @@ OUTER = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # in units of the inner step, in fs if t
 MOST_DRIFT = 1e-4
 LEAST_LENGTH, MOST_LENGTH = 0.1, 4.0  # ps
 FEWEST_STEPS = 20  # outer ones
+MOST_ENERGIES = 400  # of a run
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,16 @@ class Trial:
         return not self.failed and self.drift <= MOST_DRIFT
 
 
+@dataclass(frozen=True, eq=False)
+class Course:
+    """Times [K] ps, total energies [K,S] eV, atoms of each structure [S], and why the run ended early, if it did."""
+
+    times: Floats
+    energies: Floats
+    sizes: NDArray[np.int64]
+    failed: str = ""
+
+
 @dataclass(frozen=True)
 class Speed:
     """Costs of a step of both models, s, on the structures of the tests."""
@@ -89,62 +99,37 @@ def energies(
     count: int,
     num_outer: int,
     interrupted: Callable[[], bool] = lambda: False,
-) -> tuple[Floats, Particles, str]:
-    """Total energies [K,S] eV before and after each outer step, the particles, and why it ended early.
-
-    Velocity Verlet with multiple time steps. h = count · inner, f of the fast model, F of the potential::
-
-        v ← v + h/2 (F - f)/m
-        count times:  v ← v + inner/2 f/m;  x ← x + inner v;  v ← v + inner/2 f/m
-        v ← v + h/2 (F - f)/m
-    """
-    start = Dynamics(
-        potential, list(systems), integrator="verlet", temperature=temperature, seed=seed, hydrogen_mass=hydrogen
-    )
-    particles, state = start.motion.particles, start.snapshot()
-    whole = start.step
-    near = whole if fast is None else CapturedStep(fast, start.batch)
-    push = FORCE_TO_ACCELERATION * particles.inverse_masses()[:, None]
-    x, v, large = state.positions, state.velocities, state.forces
-    small = large if fast is None else near(x).forces.copy()
-    found = [state.energy + particles.kinetic_energy(v)]
+) -> Course:
+    """Total energies at outer steps of a run at constant energy. fast: None for single steps of the potential."""
+    multiple: dict[str, Any] = {} if fast is None else dict(fast=fast, inner=count)
+    start: dict[str, Any] = dict(temperature=temperature, seed=seed, hydrogen_mass=hydrogen)
+    found, steps, failed = [], [], ""
     try:
-        for _ in range(num_outer):
-            if interrupted():
-                return np.array(found), particles, "interrupted"
-            v = v + count * inner / 2 * push * (large - small)
-            for _ in range(count):
-                v = v + inner / 2 * push * small
-                x = x + inner * v
-                if fast is not None or count == 1:
-                    result = near(x)
-                    small = result.forces.copy()
-                v = v + inner / 2 * push * small
-            if fast is not None:
-                result = whole(x)
-            large = result.forces.copy()
-            small = large if fast is None else small
-            v = v + count * inner / 2 * push * (large - small)
-            found.append(result.energy + particles.kinetic_energy(v))
-            if not (abs(found[-1] - found[0]) <= found[0] - state.energy).all():  # as wrong as all kinetic energy
-                return np.array(found), particles, f"energy lost after {(len(found) - 1) * count * inner:.0f} fs"
+        dynamics = Dynamics(potential, list(systems), integrator="verlet", timestep=inner, **start, **multiple)
+        first, every = dynamics.snapshot(), count * max(1, num_outer // MOST_ENERGIES)
+        sizes = np.diff(first.particles.starts)
+        for snapshot in (first, *dynamics.snapshots(count * num_outer, every=every, interrupted=interrupted)):
+            found.append(snapshot.energy + snapshot.kinetic_energy)
+            steps.append(snapshot.step)
+            if not (abs(found[-1] - found[0]) <= first.kinetic_energy).all():
+                failed = f"energy wrong by all kinetic energy after {snapshot.time:.0f} fs"
+                break
     except (StepError, NonFiniteError) as error:
-        return np.array(found), particles, str(error)
-    return np.array(found), particles, ""
+        failed = str(error).partition(";")[0]
+        sizes = np.array([system.num_atoms for system in systems])
+    if interrupted():
+        failed = INTERRUPTED
+    return Course(np.array(steps) * inner / PICOSECOND, np.array(found), sizes, failed)
 
 
-def trial_of(
-    found: Floats, particles: Particles, failed: str, *, hydrogen: float | None, inner: float, count: int
-) -> Trial:
-    """The deviation and the drift of energies [K,S]."""
-    times = np.arange(len(found)) * inner * count / PICOSECOND
+def trial_of(run: Course, *, hydrogen: float | None, inner: float, count: int) -> Trial:
+    """The deviation and the drift of the energies of a run."""
     deviation = drift = math.inf
-    if not failed:
-        atoms = np.diff(particles.starts)
-        slopes = np.polyfit(times, found - found[0], 1)[0] / atoms
+    if not run.failed:
+        slopes = np.polyfit(run.times, run.energies - run.energies[0], 1)[0] / run.sizes
         drift = float(np.sqrt((slopes**2).mean()))
-        deviation = float(1e3 * np.sqrt(found.var(0).mean()))
-    return Trial(hydrogen, inner, count, float(times[-1]), deviation, drift, failed)
+        deviation = float(1e3 * np.sqrt(run.energies.var(0).mean()))
+    return Trial(hydrogen, inner, count, float(run.times[-1]) if len(run.times) else 0.0, deviation, drift, run.failed)
 
 
 def have_hydrogens(systems: Sequence[System]) -> bool:
@@ -189,9 +174,9 @@ def trials(
             start: dict[str, Any] = dict(temperature=temperature, seed=seed, interrupted=interrupted)
             model = None if outer is None else fast
             run = energies(potential, model, systems, num_outer=number, **taken, **start)
-            if run[2] == "interrupted":
+            if run.failed == INTERRUPTED:
                 return found
-            found.append(trial_of(*run, **taken))
+            found.append(trial_of(run, **taken))
             note(found[-1])
             if outer is not None and not found[-1].is_stable:
                 break
