@@ -85,6 +85,15 @@ def test_longer_steps_are_tried_until_one_is_unstable(organic, monkeypatch):
     assert outer_steps.largest(found, 3.0).outer == 4.0
 
 
+def test_hydrogens_stay_light_where_their_neighbours_have_no_mass_to_give(organic, monkeypatch):
+    monkeypatch.setattr(
+        outer_steps, "energies", lambda *given, **taken: outer_steps.Course(*[np.ones(1)] * 3, "failed")
+    )
+    beryllium = System.create([[0.0, 0.0, 0.0], [1.3, 0.0, 0.0], [-1.3, 0.0, 0.0], [0.0, 1.3, 0.0]], [4, 1, 1, 1])
+    found = outer_steps.trials(organic, organic, [beryllium], Speed(1.0, 0.1), inner=1.0, seconds=1.0, **START)
+    assert {one.hydrogen for one in found} == {None}
+
+
 def test_the_gain_counts_both_models():
     speed = Speed(whole=10.0, fast=2.0)
     assert speed.ratio == 0.2

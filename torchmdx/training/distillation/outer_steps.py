@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.dynamics import Dynamics
+from torchmdx.dynamics.particles import checked_masses, with_heavy_hydrogens
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.step.results import NonFiniteError, StepError
-from torchmdx.structures.system import System
+from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import PICOSECOND
 
 Floats = NDArray[np.float64]
@@ -137,6 +138,16 @@ def have_hydrogens(systems: Sequence[System]) -> bool:
     return any(bool((system.atomic_numbers == 1).any()) for system in systems)
 
 
+def _may_be_heavy(systems: Sequence[System]) -> bool:
+    """Whether the atoms that hydrogens are bonded to have the mass to make them heavy."""
+    batch = Batch.of(list(systems))
+    try:
+        with_heavy_hydrogens(batch, checked_masses(batch, None), HEAVY)
+    except ValueError:
+        return False
+    return True
+
+
 def default_inner(systems: Sequence[System]) -> float:
     """The inner step, fs."""
     return 1.0 if have_hydrogens(systems) else 2.0
@@ -160,7 +171,7 @@ def trials(
     Args:
         seconds: Wall time of all of them, from which their length follows.
     """
-    masses: list[float | None] = [None, HEAVY] if have_hydrogens(systems) else [None]
+    masses: list[float | None] = [None, HEAVY] if have_hydrogens(systems) and _may_be_heavy(systems) else [None]
     each = seconds / len(masses) / (len(OUTER) + 1)
     found: list[Trial] = []
     for hydrogen in masses:
