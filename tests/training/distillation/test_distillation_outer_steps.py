@@ -86,11 +86,10 @@ def test_longer_steps_are_tried_until_one_is_unstable(organic, monkeypatch):
 
 
 def test_hydrogens_stay_light_where_their_neighbours_have_no_mass_to_give(organic, monkeypatch):
-    monkeypatch.setattr(
-        outer_steps, "energies", lambda *given, **taken: outer_steps.Course(*[np.ones(1)] * 3, "failed")
-    )
-    beryllium = System.create([[0.0, 0.0, 0.0], [1.3, 0.0, 0.0], [-1.3, 0.0, 0.0], [0.0, 1.3, 0.0]], [4, 1, 1, 1])
-    found = outer_steps.trials(organic, organic, [beryllium], Speed(1.0, 0.1), inner=1.0, seconds=1.0, **START)
+    failed = outer_steps.Course(*[np.ones(1)] * 3, "failed")
+    monkeypatch.setattr(outer_steps, "energies", lambda *given, **taken: failed)
+    lithium = System.create([[0.0, 0.0, 0.0], [1.6, 0.0, 0.0], [-1.6, 0.0, 0.0]], [3, 1, 1])
+    found = outer_steps.trials(organic, organic, [lithium], Speed(1.0, 0.1), inner=1.0, seconds=1.0, **START)
     assert {one.hydrogen for one in found} == {None}
 
 
