@@ -22,6 +22,7 @@ EQUILIBRATION, SPACING, FRAMES = 200, 40, 5  # steps of 0.5 fs
 
 
 def root_mean_square(values: np.ndarray) -> float:
+    """Of all values."""
     return float(np.sqrt((values**2).mean()))
 
 
@@ -51,10 +52,7 @@ def main() -> None:
         "rmse": root_mean_square(error),
         "relative": root_mean_square(error) / root_mean_square(force),
         "mae": float(abs(error).mean()),
-        "molecules": {
-            one.info["molecule"]: root_mean_square(error[:, system == k])
-            for k, one in enumerate(atoms)
-        },
+        "molecules": {one.info["molecule"]: root_mean_square(error[:, system == k]) for k, one in enumerate(atoms)},
         "elements": {
             ase.data.chemical_symbols[z]: root_mean_square(error[:, numbers == z]) for z in np.unique(numbers)
         },

@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=50)
     parser.add_argument("--waters", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--other-than", help="a file of this script, whose molecules are left out")
     args = parser.parse_args()
     RDLogger.DisableLog("rdApp.*")
     random = np.random.default_rng(args.seed)
@@ -91,7 +92,9 @@ def main() -> None:
         for _ in range(args.pairs)
     ]
     clusters = [together([water] * int(random.integers(2, 9)), random) for _ in range(args.waters)]
-    every = [*molecules, *ions, *pairs, *clusters]
+    before = ase.io.read(args.other_than, ":") if args.other_than else []
+    known = {str(atoms.info["smiles"]) for atoms in before if "." not in str(atoms.info["smiles"])}
+    every = [atoms for atoms in [*molecules, *ions] if atoms.info["smiles"] not in known] + [*pairs, *clusters]
     ase.io.write(args.output, every, format="extxyz")
     charges = np.array([atoms.info["charge"] for atoms in every])
     print(
