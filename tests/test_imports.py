@@ -35,7 +35,7 @@ step evaluation/properties
 dynamics ase/atoms ase/parameters
 checkpoints
 ase evaluation/conformance openmm ipi torch_sim dynamics/relaxation checkpoints/export lammps
-datasets dynamics/paths
+datasets dynamics/paths materials
 report/view
 report dynamics/run
 training commands/demo_run commands/md_openmm
@@ -74,6 +74,7 @@ LATE = {
     "huggingface_hub",
     "ipi",
     "torch_sim",
+    "phonopy",
 }
 # Nor does the command line's help load these, which take seconds.
 LATE_FOR_HELP = {"torch", "ase"}

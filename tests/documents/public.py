@@ -27,6 +27,7 @@ PUBLIC = (
     "torchmdx.lammps",
     "torchmdx.ipi",
     "torchmdx.torch_sim",
+    "torchmdx.materials",
     "torchmdx.datasets",
     "torchmdx.datasets.labelling",
     "torchmdx.training",

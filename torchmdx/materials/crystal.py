@@ -1,0 +1,58 @@
+"""What all properties need: a crystal with a calculator, copies of it that are relaxed, supercells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+LEAST_HEIGHT = 10.0  # Å, of a supercell
+RELAX_STEPS = 500
+
+
+def require_crystal(atoms: Atoms) -> None:
+    """Raises ValueError for a structure that is not periodic in all directions, or has no calculator."""
+    if not len(atoms) or not atoms.pbc.all() or atoms.cell.rank < 3:
+        raise ValueError(
+            f"properties of crystals need atoms periodic in all directions, got {len(atoms)} atoms with pbc "
+            f"{atoms.pbc.tolist()} and a cell of rank {atoms.cell.rank}"
+        )
+    if atoms.calc is None:
+        raise ValueError("properties of crystals need atoms with a calculator, got none")
+
+
+def changed(atoms: Atoms, cell: NDArray[np.float64] | None = None) -> Atoms:
+    """A copy with the same calculator and without constraints; with another cell, which its atoms follow."""
+    copy = atoms.copy()
+    copy.set_constraint()
+    if cell is not None:
+        copy.set_cell(cell, scale_atoms=True)
+    copy.calc = atoms.calc
+    return copy
+
+
+def relaxed(atoms: Atoms, fmax: float, *, cell: bool = False) -> Atoms:
+    """The atoms, moved to their minimum in the cell, or with it. Raises ValueError if they do not converge."""
+    from ase.filters import FrechetCellFilter
+    from ase.optimize import FIRE, LBFGS
+
+    target: Any = FrechetCellFilter(atoms) if cell else atoms
+    for optimizer in (LBFGS, FIRE):  # FIRE gets out of trouble
+        with optimizer(target, logfile=None) as run:
+            if run.run(fmax=fmax, steps=RELAX_STEPS):
+                return atoms
+    largest = float(np.linalg.norm(target.get_forces(), axis=1).max())
+    raise ValueError(
+        f"{atoms.get_chemical_formula()} must relax to {fmax} eV/Å, got {largest:.3g} after {2 * RELAX_STEPS} steps"
+    )
+
+
+def repeats_of(atoms: Atoms, least: float = LEAST_HEIGHT) -> tuple[int, int, int]:
+    """How often the cell is repeated so that opposite faces are at least `least` Å apart."""
+    heights = 1 / np.linalg.norm(np.linalg.inv(atoms.cell.array), axis=0)
+    first, second, third = np.maximum(1, np.ceil(least / heights - 1e-6)).astype(int).tolist()
+    return first, second, third
