@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 
 HEAVY = 3.0  # amu, of heavy hydrogens
 OUTER = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # in units of the inner step, in fs if that is 1
-# eV/atom/ps: twice the rate at which a Langevin thermostat of 1/ps would heat by 0.8 K. Larger drifts are unstable.
-MOST_DRIFT = 1e-4
+# eV/atom/ps: a Langevin thermostat of 1/ps takes up this much when the temperature is 0.8 K too high.
+MOST_DRIFT = 2e-4
 LEAST_LENGTH, MOST_LENGTH = 0.1, 4.0  # ps
 FEWEST_STEPS = 20  # outer ones
 MOST_ENERGIES = 400  # of a run
