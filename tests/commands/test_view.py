@@ -60,3 +60,16 @@ def test_a_missing_file(tmp_path, capsys):
 def test_an_output_that_cannot_be_a_file(trajectory, capsys, output, said):
     assert cli.main(["view", trajectory, "-o", output]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_times_between_frames_give_averages(trajectory, tmp_path, capsys):
+    frames = ase.io.read(trajectory, ":") * 2
+    for seed, atoms in enumerate(frames):
+        atoms.set_velocities(np.random.default_rng(seed).normal(size=(len(atoms), 3)))
+    ase.io.write("timed.traj", frames)
+    assert cli.main(["view", "timed.traj", "--frame-time", "2"]) == 0
+    assert '"title":"spectrum of velocities"' in (tmp_path / "timed.html").read_text()
+    assert cli.main(["view", "timed.traj", "--frame-time", "0"]) == 2
+    assert "--frame-time must be > 0 fs, got 0.0" in capsys.readouterr().err
+    assert cli.main(["view", "run.dcd", "--frame-time", "1"]) == 2
+    assert "--frame-time applies to files without times, got it with 'run.dcd'" in capsys.readouterr().err

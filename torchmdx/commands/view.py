@@ -35,6 +35,10 @@ def add_parser(subparsers: Any) -> None:
         help="structure with the elements of a DCD (default: in the same folder, such as run.final.pdb for run.dcd)",
     )
     parser.add_argument("--log", metavar="FILE", help="log of the run of a DCD (default: in the same folder, if any)")
+    parser.add_argument(
+        "--frame-time", type=float, metavar="FS", help="time between the frames of a file that has no times, fs; "
+        "averages over the simulation are then shown",
+    )  # fmt: skip
     parser.add_argument("--title", metavar="TEXT", help="title of the page (default: the name of the file)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that is not a page of torchmdx")
     parser.set_defaults(run=run, locked=("output",))
@@ -55,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     if page.exists() and not options.overwrite and not is_page(page):
         raise FileExistsError(f"{str(page)!r} exists and is not a page of torchmdx: use --overwrite, or -o")
     require_plotly()
-    frames = read(options.file, index=options.index, structure=options.structure, log=options.log)
+    frames = read(
+        options.file, index=options.index, structure=options.structure, log=options.log, frame_time=options.frame_time
+    )
     if options.title is not None:
         frames.title = options.title
     movie = movie_of(frames)

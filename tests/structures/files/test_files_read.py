@@ -1,8 +1,10 @@
 """Which structures of a file are read, and the messages about indices."""
 
+import ase.build
 import ase.io
 import pytest
 from ase.build import molecule
+from ase.constraints import FixAtoms
 
 from torchmdx.structures.files import read_record, read_records, read_structure, read_structures
 
@@ -61,3 +63,16 @@ def test_charges_are_kept_for_calculators(tmp_path):
     with pytest.raises(ValueError, match=f"structure 0 of '{path}': initial charges must add up to an integer"):
         read_records(path, ":")
     assert len(read_structures(path, ":")) == 2  # where no charge is needed
+
+
+def test_vasp_files_name_their_elements(tmp_path):
+    crystal = ase.build.bulk("NaCl", "rocksalt", a=5.6, cubic=True)
+    crystal.set_constraint(FixAtoms([0]))
+    crystal.write(tmp_path / "POSCAR", format="vasp", direct=True)
+    found = read_record(str(tmp_path / "POSCAR"), "-1").atoms
+    assert found.get_chemical_formula() == "Cl4Na4"
+    assert found.constraints[0].index.tolist() == [0]
+    lines = (tmp_path / "POSCAR").read_text().splitlines()
+    (tmp_path / "CONTCAR").write_text("\n".join(["no symbols", *lines[1:5], *lines[6:]]) + "\n")  # of VASP 4
+    with pytest.raises(ValueError, match="can't read '.*CONTCAR'.*Could not determine chemical symbols"):
+        read_record(str(tmp_path / "CONTCAR"), "-1")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from torchmdx.report.view.bonds import found_bonds, molecules, whole
 from torchmdx.report.view.movie import Kind, Movie, MovieFrames, Torsions
+from torchmdx.report.view.observables import observables
 from torchmdx.report.view.thin import atoms_to_show, frames_to_show
 from torchmdx.report.view.torsions import backbone, torsion
 
@@ -59,6 +60,8 @@ def movie_of(frames: MovieFrames, *, plain: bool = False) -> Movie:
     movie = Movie(
         frames.title, [], [], [], frames.cells, frames.x, frames.axis, frames.captions, frames.panels, None, notes
     )
+    if not plain:
+        movie.observables = observables(frames)
     for part in parts:
         found = _arranged(part, plain=plain, repeat=uniform and not plain)
         key = found.numbers.tobytes()

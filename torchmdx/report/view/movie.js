@@ -1,6 +1,6 @@
 // The page of a movie: the model with its slider, curves beside it, and the Ramachandran map.
 
-const COLOURS = ["#0072B2", "#1f2933", "#D55E00", "#009E73"];
+const COLOURS = ["#0072B2", "#1f2933", "#D55E00", "#009E73", "#CC79A7", "#E69F00"];
 // Curves above each other, with a line at the current frame.
 class Curves {
   constructor(parent, pick) {
@@ -50,6 +50,24 @@ class Curves {
     };
     return Plotly.relayout(this.node, { shapes: [...this.levels, here] });
   }
+}
+
+// Averages over all frames, a plot for each.
+function averages(parent) {
+  return data.observables.map((one) => {
+    const section = element("section", parent);
+    element("h2", section, { textContent: one.title });
+    const node = element("div", section);
+    node.style.height = "260px";
+    const traces = one.lines.map((line, k) => ({
+      type: "scatter", mode: "lines", x: line.x, y: line.y, name: line.name, line: { color: COLOURS[k % COLOURS.length], width: 1.5 },
+    }));
+    const layout = {
+      font: FONT, margin: { l: 60, r: 10, t: 8, b: 46 }, showlegend: one.lines.length > 1, legend: { x: 1, xanchor: "right", y: 1 },
+      xaxis: axis(one.axis), yaxis: axis(""), hovermode: "x unified",
+    };
+    return Plotly.newPlot(node, traces, layout, { displayModeBar: false, responsive: true });
+  });
 }
 
 // The frame whose place on the common axis is nearest to x.
@@ -130,11 +148,13 @@ class Player {
     if (this.frames.number > 1) this.controls();
     const others = [];
     const pick = (frame) => { this.stop(); this.show(frame); };
-    if (data.panels.length || data.torsions) {
+    this.averages = [];
+    if (data.panels.length || data.torsions || data.observables.length) {
       main.className = "beside";
       const column = element("div", main, { className: "column" });
       if (data.panels.length) others.push(new Curves(column, pick));
       if (data.torsions) others.push(new Ramachandran(column, pick));
+      this.averages = averages(column);
     }
     this.others = others;
   }
@@ -219,7 +239,7 @@ async function start() {
   document.getElementById("summary").textContent = data.summary;
   for (const note of data.notes) element("p", document.getElementById("notes"), { textContent: note });
   const player = new Player();
-  await Promise.all(player.others.map((other) => other.ready));
+  await Promise.all([...player.others.map((other) => other.ready), ...player.averages]);
   const asked = /^#frame=(\d+)$/.exec(location.hash);
   await player.show(asked ? Math.min(Number(asked[1]), player.frames.number - 1) : 0);
   document.documentElement.dataset.ready = "yes";

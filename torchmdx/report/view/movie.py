@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+TIME = "time / ps"  # the axis of frames at known times
+
 
 @dataclass(frozen=True, eq=False)
 class Kind:
@@ -44,6 +46,15 @@ class Panel:
     lines: list[Line]
     level: float | None = None
     logarithmic: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Observable:
+    """An average over all frames: curves on an axis of their own."""
+
+    title: str
+    axis: str
+    lines: list[Line]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +92,7 @@ class Movie:
     torsions: Torsions | None = None
     notes: list[str] = field(default_factory=list)
     repeats: tuple[int, int, int] = (1, 1, 1)
+    observables: list[Observable] = field(default_factory=list)
 
     @property
     def num_frames(self) -> int:
@@ -102,6 +114,7 @@ class MovieFrames:
         indices: Of the frames in the file, which holds num_frames.
         labels: Of the atoms, None: element and index.
         x, captions, panels: As in `Movie`.
+        velocities: [N,3] of each frame, in any unit; None without.
     """
 
     title: str
@@ -116,6 +129,12 @@ class MovieFrames:
     captions: list[str]
     labels: list[str] | None = None
     panels: list[Panel] = field(default_factory=list)
+    velocities: list[Floats] | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether x is a time in ps."""
+        return self.axis == TIME
 
     @property
     def uniform(self) -> bool:
@@ -134,5 +153,5 @@ class MovieFrames:
         return MovieFrames(
             self.title, chosen(self.numbers), chosen(self.positions), chosen(self.cells), chosen(self.pbc),
             self.indices[kept], self.num_frames, self.x[kept], self.axis, chosen(self.captions), self.labels,
-            self.panels,
+            self.panels, None if self.velocities is None else chosen(self.velocities),
         )  # fmt: skip

@@ -95,6 +95,10 @@ def movie_data(movie: Movie) -> dict[str, Any]:
         "x": rounded(movie.x),
         "axis": movie.axis,
         "panels": [panel_data(panel) for panel in movie.panels],
+        "observables": [
+            {"title": one.title, "axis": one.axis, "lines": [_line_data(line) for line in one.lines]}
+            for one in movie.observables
+        ],
         "torsions": None if movie.torsions is None else torsions_data(movie.torsions),
     }
 

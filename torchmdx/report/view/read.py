@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.report.view.curves import frame_panels, log_panels
 from torchmdx.report.view.dcd import Dcd
 from torchmdx.report.view.hdf5 import ENDINGS, Hdf5, open_trajectory
-from torchmdx.report.view.movie import MovieFrames
+from torchmdx.report.view.movie import TIME, MovieFrames
 from torchmdx.report.view.thin import frames_to_show
 from torchmdx.structures.files import read_structure, read_structures
 from torchmdx.structures.units import PICOSECOND
@@ -26,19 +27,31 @@ BESIDE = (".final.pdb", ".final.cif", ".final.xyz", ".start.pdb", ".pdb", ".cif"
 LEAST_VOLUME = 1.0  # Å³ per atom; a smaller cell is a placeholder
 
 
-def read(path: str, *, index: str = ":", structure: str | None = None, log: str | None = None) -> MovieFrames:
+def read(
+    path: str,
+    *,
+    index: str = ":",
+    structure: str | None = None,
+    log: str | None = None,
+    frame_time: float | None = None,
+) -> MovieFrames:
     """The frames of a file.
 
     Args:
         index: Of frames, as ASE writes it (":", "-1", "::10").
         structure: A file with the elements, for a DCD (default: the files of `torchmdx md` next to it).
         log: Of `torchmdx md` (default: the one next to a DCD).
+        frame_time: Time between the frames of a file without times, fs.
 
     Raises:
         FileNotFoundError: For files that do not fit together or hold no such frame.
         ValueError: For files that do not fit together or hold no such frame.
     """
+    if frame_time is not None and not 0 < frame_time < math.inf:
+        raise ValueError(f"--frame-time must be > 0 fs, got {frame_time}")
     if Path(path).suffix.lower() in (".dcd", *ENDINGS):
+        if frame_time is not None:
+            raise ValueError(f"--frame-time applies to files without times, got it with {path!r}")
         return _read_dcd(path, index, structure, log)
     for option, value in (("--structure", structure), ("--log", log)):
         if value is not None:
@@ -46,7 +59,11 @@ def read(path: str, *, index: str = ":", structure: str | None = None, log: str 
     structures = read_structures(path, ":")
     indices = selected(index, len(structures), path)
     return of_structures(
-        [structures[place] for place in indices], title=Path(path).name, indices=indices, num_frames=len(indices)
+        [structures[place] for place in indices],
+        title=Path(path).name,
+        indices=indices,
+        num_frames=len(indices),
+        frame_time=frame_time,
     )
 
 
@@ -71,6 +88,7 @@ def of_structures(
     indices: Integers | None = None,
     num_frames: int | None = None,
     axis: str = "frame",
+    frame_time: float | None = None,
 ) -> MovieFrames:
     """Frames of ASE structures, with the energies, forces and velocities that they carry.
 
@@ -78,11 +96,13 @@ def of_structures(
         indices: In their file, or numbers of steps.
         num_frames: In the file.
         axis: What indices count.
+        frame_time: Time between frames, fs.
     """
     indices = np.arange(len(structures)) if indices is None else indices
-    x = indices.astype(np.float64)
+    x = indices.astype(np.float64) * (1.0 if frame_time is None else frame_time / PICOSECOND)
     first = structures[0]
     same = all(len(atoms) == len(first) for atoms in structures)
+    moving = all(atoms.has("momenta") for atoms in structures)
     return MovieFrames(
         title=title,
         numbers=[atoms.numbers.astype(np.int64) for atoms in structures],
@@ -92,13 +112,14 @@ def of_structures(
         indices=indices,
         num_frames=num_frames or len(structures),
         x=x,
-        axis=axis,
+        axis=axis if frame_time is None else TIME,
         captions=[
             _caption(atoms, f"{axis} {place:,}", same)
             for atoms, place in zip(structures, indices.tolist(), strict=True)
         ],
         labels=labels_of(first) if same else None,
         panels=frame_panels(structures, x),
+        velocities=[atoms.get_velocities() for atoms in structures] if moving else None,
     )
 
 
@@ -145,7 +166,7 @@ def of_dcd(
         indices=indices,
         num_frames=number,
         x=np.asarray(times if timed else steps, dtype=np.float64),
-        axis="time / ps" if timed else "step",
+        axis=TIME if timed else "step",
         captions=captions,
         labels=labels,
         panels=log_panels(log, temperature) if log is not None else [],

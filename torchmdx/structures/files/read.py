@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.structures.files import gro, mmcif, pdb, sdf
+from torchmdx.structures.files import gro, lammps_data, mmcif, mol2, pdb, sdf
+from torchmdx.structures.files.disorder import require_ordered
 from torchmdx.structures.files.on_demand import CutShort, TrajectoryFrames, XyzFrames
 from torchmdx.structures.total_charge import DEFAULT, charge_of, set_charge
 
@@ -23,7 +24,12 @@ OWN: dict[str, Callable[[str], list[Atoms]]] = {
     ".sd": sdf.frames,
     ".mol": sdf.frames,
     ".gro": gro.frames,
+    ".mol2": mol2.frames,
 }
+LAMMPS = (".data", ".lmp", ".lammps")
+DATA = "lammps-data"  # the format, by ASE's name
+DUMPS = (".lammpstrj", ".dump")
+HEAD = 10_000  # characters, which hold the columns of a dump
 CIF = (".cif", ".mmcif", ".pdbx")
 
 
@@ -100,19 +106,59 @@ def _require_one(structures: list[Atoms], path: str, index: str) -> None:
 
 
 def own_frames(path: str | Path) -> list[Atoms] | None:
-    """All structures of a PDB, mmCIF, SDF, MOL or GRO file; None for other formats.
+    """All structures of a PDB, CIF, SDF, MOL, MOL2, GRO or LAMMPS data file; None for other formats.
 
-    Raises ValueError that names the file.
+    Raises ValueError that names the file, also for a LAMMPS dump without elements.
     """
     suffix = Path(path).suffix.lower()
+    if suffix in LAMMPS or Path(path).name.startswith("data."):
+        return _lammps_frames(path)
+    if suffix in DUMPS:
+        _require_elements(path)
     if suffix not in OWN and suffix not in CIF:
         return None
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     if suffix in CIF and not mmcif.is_mmcif(text):
-        return None  # a crystal, which ASE reads
+        return _crystals(path)
     try:
         return OWN.get(suffix, mmcif.frames)(text)
     except ValueError as error:
+        raise ValueError(f"can't read {str(path)!r}: {error}") from error
+
+
+def _crystals(path: str | Path) -> list[Atoms]:
+    """The structures of a CIF file, as ASE reads them, none of them disordered."""
+    import ase.io
+
+    try:
+        found = list(ase.io.read(path, index=":", format="cif"))
+    except Exception as error:  # as in _read
+        raise _unreadable(str(path), error) from error
+    try:
+        for atoms in found:
+            require_ordered(atoms)
+    except ValueError as error:
+        raise ValueError(f"can't read {str(path)!r}: {error}") from error
+    return found
+
+
+def _require_elements(path: str | Path) -> None:
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        head = file.read(HEAD)
+    try:
+        lammps_data.require_elements(head)
+    except ValueError as error:
+        raise ValueError(f"can't read {str(path)!r}: {error}") from error
+
+
+def _lammps_frames(path: str | Path, *, known: bool = False) -> list[Atoms] | None:
+    """The structure of a LAMMPS data file; None for another file. known: whether it is one."""
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    if not known and not lammps_data.is_data(text):
+        return None
+    try:
+        return lammps_data.frames(text)
+    except Exception as error:  # ASE's reader raises exceptions of many types
         raise ValueError(f"can't read {str(path)!r}: {error}") from error
 
 
@@ -128,7 +174,7 @@ def _read(path: str, index: str, format: str | None = None) -> tuple[list[Atoms]
         wanted = None
     if not isinstance(wanted, int | slice):
         raise ValueError(f"--index must be a number or a slice such as ::10, got {index!r}")
-    frames = own_frames(path) if format is None else None
+    frames = own_frames(path) if format is None else _lammps_frames(path, known=True) if format == DATA else None
     every: Sequence[Any] = _with_ase(path, format) if frames is None else frames
     count = len(every)
     if not count:
@@ -149,20 +195,26 @@ def _read(path: str, index: str, format: str | None = None) -> tuple[list[Atoms]
 def _with_ase(path: str, format: str | None) -> Sequence[Any]:
     """The structures of a file in a format of ASE; those of .traj and XYZ files are read when needed."""
     import ase.io
-    from ase.io.formats import ioformats
+    from ase.io.formats import filetype, ioformats
 
     if format is not None and (format not in ioformats or not ioformats[format].can_read):
         near = difflib.get_close_matches(format, ioformats, 3) or ["extxyz", "cif", "vasp"]
         raise ValueError(f"--format must be a format that ASE reads, such as {', '.join(near)}, got {format!r}")
+    if format == "cif":
+        return _crystals(path)
     try:
-        if format is not None:
-            return list(ase.io.read(path, index=":", format=format))
-        frames = frames_on_demand(path)
-        return list(ase.io.read(path, index=":")) if frames is None else frames
+        frames = frames_on_demand(path) if format is None else None
+        if frames is not None:
+            return frames
+        kind = format or filetype(path)
+        found = list(ase.io.read(path, index=":", format=format))
     except CutShort:
         raise
     except Exception as error:  # as above
         raise _unreadable(path, error) from error
+    if kind == "lammps-dump-text":
+        _require_elements(path)
+    return found
 
 
 def frames_on_demand(path: str) -> Sequence[Any] | None:

@@ -10,7 +10,7 @@ from torchmdx.structures.files.read import CIF, OWN, Record, read_records
 
 # Of the files in a folder that are structures; others are named one by one.
 ENDINGS = (
-    *OWN, *CIF, ".xyz", ".extxyz", ".traj", ".vasp", ".poscar", ".xsf", ".cfg", ".gen", ".res", ".mol2", ".xtl",
+    *OWN, *CIF, ".xyz", ".extxyz", ".traj", ".vasp", ".poscar", ".xsf", ".cfg", ".gen", ".res", ".xtl", ".lmp",
 )  # fmt: skip
 NAMES = ("POSCAR", "CONTCAR", "geometry.in")
 
