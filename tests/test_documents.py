@@ -278,7 +278,8 @@ def test_examples_of_docstrings_run(name, folder):
     module = importlib.import_module(
         name.split(":")[0].removesuffix(".py").replace(os.sep, ".").removesuffix(".__init__")
     )
-    files.copy_potential(folder / "model.safetensors")
+    for file in ("model.safetensors", "fast.safetensors"):
+        files.copy_potential(folder / file)
     if "openmm" in name:
         from openmmml import MLPotential
 

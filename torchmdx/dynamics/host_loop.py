@@ -187,7 +187,8 @@ class HostLoop:
             raise of_fast_potential(error) from None
         if self.motion.restraints is not None:
             forces += self.motion.restraints.evaluate(positions)[1]
-        return _State(number, positions, velocities, forces, *[self._unknown] * 5, cell)
+        none = self._unknown
+        return _State(number, positions, velocities, forces, none, none, none, none, none, cell)
 
     def _with_fast_forces(self, state: _State) -> _State:
         if self.fast is None:
