@@ -107,3 +107,13 @@ def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_ther
     monkeypatch.setattr(distillation, "distill", lambda *given: None)
     (tmp_path / "run.fast.safetensors").unlink()
     assert automatic(options, Interrupts()) is None
+
+
+def test_md_takes_the_fast_model_of_its_potential(tmp_path, capsys):
+    ase.io.write(tmp_path / "water.xyz", molecule("H2O"))
+    steps = ["--steps", "8", "--inner", "2", "--save-every", "4", "--log-every", "4", "--device", "cpu", "--no-page"]
+    files = [str(tmp_path / "water.xyz"), "-o", str(tmp_path / "run")]
+    assert main(["md", *files, "--engine", "torchmdx", "--fast", "auto", *steps]) == 0
+    said = capsys.readouterr().out
+    assert "fast model: organic-1-fast, included in torchmdx" in said
+    assert "fast potential organic-1-fast" in said
