@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -109,7 +110,8 @@ def energies(
         dynamics = Dynamics(potential, list(systems), integrator="verlet", timestep=inner, **start, **multiple)
         first, every = dynamics.snapshot(), count * max(1, num_outer // MOST_ENERGIES)
         sizes = np.diff(first.particles.starts)
-        for snapshot in (first, *dynamics.snapshots(count * num_outer, every=every, interrupted=interrupted)):
+        later = dynamics.snapshots(count * num_outer, every=every, interrupted=interrupted)
+        for snapshot in itertools.chain([first], later):
             found.append(snapshot.energy + snapshot.kinetic_energy)
             steps.append(snapshot.step)
             if not (abs(found[-1] - found[0]) <= first.kinetic_energy).all():
