@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import types
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.plan import few_atoms, machine_named
 from torchmdx.engines.plan.clusters import AtomClusters
 from torchmdx.engines.plan.launch_sizes import Tiles
+from torchmdx.step.change import gave_up
 
 __all__ = ["charged"]  # a fixture
 PLAN = AtomClusters(2, 5, 8, 2, True)  # the last cluster has one of nine atoms
@@ -132,6 +134,26 @@ def test_two_layers_agree_in_any_order_of_threads_and_again(library, charged, mo
             found.forces.zero_()
             assert torch.equal(fast.run(*inputs).forces, forces)
     assert not fast.charged_launch.gave_up()
+    fast.charged_launch.memory["counters"][1] = 1  # as if blocks had waited in vain
+    fast.run(*inputs)
+    assert found.forces.isnan().all()
+    assert found.energy.isnan().all()
+
+
+@needs_kernels
+def test_an_engine_takes_several_launches_after_one_gave_up(charged, monkeypatch):
+    monkeypatch.setattr(FastTensorNet2, "use_clusters", lambda model: None)
+    engine = engine_for(made([CoulombConfig()]), charged, None, monkeypatch)
+    engine.reserve(80)
+    assert engine.name == "kernels and priors, float32, one launch"
+    assert not engine.gave_up()
+    engine.model.single.memory["counters"][1] = 1
+    step = types.SimpleNamespace(engine=engine)
+    assert gave_up(step)
+    engine.reserve(80)
+    assert engine.name == "kernels and priors, float32"
+    assert engine.model.single is None
+    assert not gave_up(step)
 
 
 @needs_kernels
