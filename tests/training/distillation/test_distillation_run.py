@@ -96,6 +96,7 @@ def test_a_fast_model_is_trained_further(organic, tmp_path, quick, monkeypatch):
     fast = torchmdx.load(tmp_path / "fast.safetensors")
     assert (fast.config, fast.prior_configs) == (start.config, start.prior_configs)
     assert fast.card.elements == (1, 6, 8)
+    assert fast.card.description.endswith("start.safetensors")
     for name, weight in start.named_parameters():
         assert torch.allclose(fast.get_parameter(name), weight, atol=1e-6), "nearly those it started from"
 
