@@ -46,7 +46,8 @@ class TorchmdxModel(ModelInterface):
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
         mode: As for CapturedStep.
         compute_stress, compute_forces: What results contain; both can be set later.
-        coulomb_cutoff, coulomb: Treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
+        coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
+            `torchmdx.load`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class TorchmdxModel(ModelInterface):
         compute_forces: bool = True,
         coulomb_cutoff: float | None = None,
         coulomb: str | None = None,
+        coulomb_accuracy: float | None = None,
     ) -> None:
         super().__init__()
         if precision not in DTYPES:
@@ -69,7 +71,7 @@ class TorchmdxModel(ModelInterface):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         target = choose_device(device)
         require_mode(mode, target)
-        prepared = prepare_potential(potential, DTYPES[precision], target, coulomb_cutoff, coulomb)
+        prepared = prepare_potential(potential, DTYPES[precision], target, coulomb_cutoff, coulomb, coulomb_accuracy)
         self._device, self._dtype = prepared.device, dtype
         self._compute_stress, self._compute_forces = compute_stress, compute_forces
         self.pool = BatchPool(prepared, mode=mode, stress=compute_stress, precision=precision)

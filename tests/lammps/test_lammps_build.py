@@ -41,6 +41,9 @@ def test_missing_parts_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHMDX_LAMMPS_HEADERS", str(tmp_path))
     with pytest.raises(build.PluginError, match=f"LAMMPS's headers were not found in {tmp_path}"):
         build.lammps_headers()
+    (tmp_path / "pair.h").touch()
+    with pytest.raises(build.PluginError, match="LAMMPS must be of 2024 or newer"):
+        build.lammps_headers()
     monkeypatch.setattr(build, "_mpich_files", lambda name: [])
     with pytest.raises(build.PluginError, match="mpi.h was not found: pip install mpich"):
         build.mpi_headers()

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 from ase.calculators.lj import LennardJones
-from lammps_checks import STYLE
+from lammps_checks import PRESSURES, STYLE, require_equal
 from mpi import launch, needs_lammps, setup, write
 
 import torchmdx
 from torchmdx import Potential, TensorNet2Config
 from torchmdx.lammps.example import water
+from torchmdx.models.priors.coulomb import CoulombConfig
 
 pytestmark = [needs_lammps, pytest.mark.nightly]
 OVERLAY = f"hybrid/overlay {STYLE} lj/cut 4.0"
@@ -86,7 +87,48 @@ def test_rerun_evaluates_the_frames_of_a_file(tmp_path, model):
 
 
 def per_atom(compute: str) -> str:
-    return f"compute s all {compute} NULL\ndump 2 all custom 1 s id c_s[1]\n"
+    return f"compute s all {compute} NULL virial\ndump 2 all custom 1 s id c_s[1]\n"
+
+
+FLUX = """\
+compute ke all ke/atom
+compute cs all centroid/stress/atom NULL virial
+compute J all heat/flux ke each cs
+thermo_style custom step pe c_J[1] c_J[2] c_J[3]
+"""
+
+
+@pytest.mark.parametrize(("compute", "units"), [("stress/atom", "metal"), ("centroid/stress/atom", "real")])
+def test_virials_of_atoms_add_up_to_the_pressure(tmp_path, model, compute, units):
+    write(tmp_path, water(27))
+    sums = "".join(f"variable w{k} equal -c_t[{k}]/vol\n" for k in range(1, 7))
+    text = setup(STYLE, units=units) + per_atom(compute) + "compute t all reduce sum "
+    text += " ".join(f"c_s[{k}]" for k in range(1, 7)) + "\n" + sums
+    text += "thermo_style custom step pe press pxx pyy pzz pxy pxz pyz " + " ".join(f"v_w{k}" for k in range(1, 7))
+    found = launch(tmp_path, text + "\nthermo_modify format float %.17g\nrun 0\n", 4)
+    assert found.status == 0, found.text[-2000:]
+    for k, name in enumerate(PRESSURES, 1):
+        assert found.thermo[f"v_w{k}"][-1] == pytest.approx(found.thermo[name][-1], rel=1e-9, abs=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_heat_flux_moves_the_energy(tmp_path, model, ranks):
+    """J = d/dt Σ_i r_i e_i, with e_i the kinetic and potential energy of an atom, in a cluster in vacuum."""
+    atoms = water(8)
+    write(tmp_path, atoms)
+    text = setup(STYLE, boundary="f f f").replace("fx fy fz c_each", "vx vy vz c_each c_ke")
+    text = text.replace("dump out", FLUX + "dump out") + "thermo_modify format float %.17g\n"
+    text += "velocity all create 600 7 loop geom\nfix 1 all nve\ntimestep 1e-5\nrun 2\n"
+    found = launch(tmp_path, text, ranks)
+    assert found.status == 0, found.text[-2000:]
+    frames = (tmp_path / "dump.0").read_text().split("ITEM: ATOMS")[1:]
+    moments = []
+    for frame in frames:
+        rows = np.array([[float(x) for x in line.split()[1:]] for line in frame.split("ITEM:")[0].splitlines()[1:]])
+        moments.append(rows[:, :3].T @ rows[:, 6:].sum(1))
+    expected = (moments[2] - moments[0]) / 2e-5
+    flux = np.array([found.thermo[f"c_J[{k}]"][1] for k in (1, 2, 3)])
+    assert np.abs(flux - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 REFUSED = {
@@ -96,8 +138,10 @@ REFUSED = {
     "newton": (dict(before="newton off"), "needs newton on"),
     "a missing file": (dict(style="torchmdx other.safetensors"), "other.safetensors"),
     "a precision": (dict(style=STYLE.replace("float64", "float16")), "precision must be one of float32, float64"),
-    "stress per atom": (dict(after=per_atom("stress/atom")), "no virial per atom"),
-    "centroid stress": (dict(after=per_atom("centroid/stress/atom")), "centroid"),
+    "a heat flux of symmetric stress": (
+        dict(after=per_atom("stress/atom") + FLUX.replace("centroid/", "")),
+        "needs compute centroid/stress/atom for compute heat/flux",
+    ),
     "excluded types": (
         dict(after="neigh_modify exclude type 2 1\n"),
         "evaluates all pairs of its atoms, got neigh_modify exclude type 2 1",
@@ -130,11 +174,14 @@ def test_refused(tmp_path, model, name):
     assert message in found.text
 
 
-def test_potentials_that_depend_on_all_atoms_are_refused(tmp_path):
-    write(tmp_path, water(8))
+def test_potentials_that_depend_on_all_atoms_need_one_process(tmp_path):
+    atoms = water(8)
+    write(tmp_path, atoms)
     config = dict(num_channels=8, num_radial=4, num_layers=1, cutoff=3.0)
     torch.manual_seed(0)
-    torchmdx.save(Potential(TensorNet2Config(**config, num_charges=2)), tmp_path / "model.safetensors")
+    model = Potential(TensorNet2Config(**config, num_charges=2), [CoulombConfig(periodic="ewald")]).double()
+    torchmdx.save(model, tmp_path / "model.safetensors")
+    require_equal(launch(tmp_path, setup(STYLE) + "run 0\n", 1), model, atoms)
     found = launch(tmp_path, setup(STYLE) + "run 0\n", 2)
     assert found.status != 0
-    assert "can't be divided among processes" in found.text
+    assert "can't be divided among processes, and needs one that owns all atoms: a TensorNet2 conserves" in found.text

@@ -65,7 +65,8 @@ class Calculator(AseCalculator):
             `torchmdx.structures.total_charge`.
         max_force_spread: For an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
             spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
-        coulomb_cutoff, coulomb: Treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
+        coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
+            `torchmdx.load`.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -86,6 +87,7 @@ class Calculator(AseCalculator):
         spread_file: str | Path | None = None,
         coulomb_cutoff: float | None = None,
         coulomb: str | None = None,
+        coulomb_accuracy: float | None = None,
         **others: Any,
     ) -> None:
         self.lock = ThreadLock()
@@ -96,7 +98,7 @@ class Calculator(AseCalculator):
         require_known(others)
         dtype = dtype_named(dtype)
         target, several = chosen_devices(device, devices, mode)
-        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb, coulomb_accuracy)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
@@ -106,7 +108,8 @@ class Calculator(AseCalculator):
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
-        self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, **origin_of(self.potential).info)
+        self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, coulomb_accuracy=coulomb_accuracy)
+        self.parameters.update(origin_of(self.potential).info)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 

@@ -45,15 +45,16 @@ def prepare_potential(
     device: torch.device | str,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
 ) -> Potential | Ensemble:
     """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb: as for `load`.
+    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb, coulomb_accuracy: as for `load`.
 
     Raises:
         TypeError: For anything else, and as `load`.
     """
-    return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff, coulomb)
+    return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff, coulomb, coulomb_accuracy)
 
 
 def _prepared(potential: PotentialSource, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:

@@ -54,6 +54,7 @@ def load(
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
 ) -> Potential | Ensemble:
     """Loads a potential from a file or folder, or by its name.
 
@@ -65,10 +66,11 @@ def load(
         dtype: Of the network; None keeps the file's.
         sha256: The expected hash of the file.
         coulomb: Of a potential with predicted or given charges, "ewald" sums the Coulomb energy of periodic systems
-            over all images, "reaction_field" truncates it, "reaction_field_everywhere" also that of other systems;
-            None: as the file.
+            over all images, "pme" always on a mesh, "reaction_field" truncates it, "reaction_field_everywhere" also
+            that of other systems; None: as the file.
         coulomb_cutoff: Å, where it is truncated, of systems that are not periodic too if the potential truncates there;
             None: that of the file.
+        coulomb_accuracy: Error of the forces of a sum over all images, relative to their root mean square.
 
     Raises:
         FileNotFoundError: For a missing file.
@@ -77,12 +79,12 @@ def load(
     if sha256 is not None and not _is_single_file(source):
         raise ValueError(f"sha256 needs a single file, got {source!r}")
     file = opened(source, sha256) if _is_single_file(source) else source
-    found = read_any(file)
+    found, treatment = read_any(file), (coulomb_cutoff, coulomb, coulomb_accuracy)
     if isinstance(found, Reading):
-        return _ready(with_coulomb_cutoff_of_one(found.potential, coulomb_cutoff, coulomb), dtype, device)
+        return _ready(with_coulomb_cutoff_of_one(found.potential, *treatment), dtype, device)
     if len(found) < 2 and isinstance(source, (str, Path, Source)):
         raise ValueError(f"an ensemble needs at least 2 potentials, got {len(found)} in {str(source)!r}")
-    readings = [with_coulomb_cutoff_of_one(reading.potential, coulomb_cutoff, coulomb) for reading in found]
+    readings = [with_coulomb_cutoff_of_one(reading.potential, *treatment) for reading in found]
     potentials = [_ready(potential, dtype, device) for potential in readings]
     return Ensemble(potentials, [reading.report.source for reading in found], _spread_factors(file))
 
@@ -96,9 +98,10 @@ def load_one(
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
 ) -> Potential:
     """As `load`, but raises ValueError for an ensemble."""
-    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff, coulomb)
+    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff, coulomb, coulomb_accuracy)
     return _ready(found, dtype, device)
 
 

@@ -134,11 +134,13 @@ def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
     if factor != 1:
         report.remapped.append(f"energies in {options.energy_unit} to eV: constants and priors times {factor!r}")
         potential = _scaled(potential, factor)
-    potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff, options.coulomb)
+    potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff, options.coulomb, options.coulomb_accuracy)
     if options.coulomb_cutoff is not None:
         report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, from --coulomb-cutoff")
     if options.coulomb is not None:
-        report.remapped.append(f"Coulomb energy of periodic structures: {options.coulomb}, from --coulomb")
+        report.remapped.append(f"Coulomb energy: {options.coulomb}, from --coulomb")
+    if options.coulomb_accuracy is not None:
+        report.remapped.append(f"accuracy of the Coulomb energy: {options.coulomb_accuracy:g}, from --coulomb-accuracy")
     return replace(reading, potential=potential)
 
 

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.runtime.devices import choose_device
 
     device = choose_device(options.device or torch.device("cpu"))
-    treatment = (options.coulomb_cutoff, options.coulomb)
+    treatment = (options.coulomb_cutoff, options.coulomb, options.coulomb_accuracy)
     potential = prepare_potential(options.potential, DTYPES[options.dtype], device, *treatment)
     made = export(potential, options.output)
     print(

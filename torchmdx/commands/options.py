@@ -57,12 +57,19 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
 
 
 def add_coulomb_option(parser: Any) -> None:
-    """--coulomb and --coulomb-cutoff, for commands that take a potential."""
+    """--coulomb, --coulomb-cutoff and --coulomb-accuracy, for commands that take a potential."""
     parser.add_argument(
         "--coulomb",
-        choices=("ewald", "reaction_field"),
-        help="sum the potential's Coulomb energy of periodic structures over all images, or truncate it with a "
-        "reaction field (default: as the potential was made)",
+        choices=("ewald", "pme", "reaction_field", "reaction_field_everywhere"),
+        help="sum the potential's Coulomb energy of periodic structures over all images, on a mesh (pme) or as is "
+        "faster (ewald), or truncate it with a reaction field, of other structures too with the last choice (default: "
+        "as the potential was made)",
+    )
+    parser.add_argument(
+        "--coulomb-accuracy",
+        type=float,
+        metavar="X",
+        help="error of the forces of a sum over all images, relative (default: from the file, or 1e-5)",
     )
     parser.add_argument(
         "--coulomb-cutoff",
@@ -70,6 +77,11 @@ def add_coulomb_option(parser: Any) -> None:
         metavar="Å",
         help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
     )
+
+
+def coulomb_treatment(options: argparse.Namespace) -> dict[str, Any]:
+    """The values of these options, as arguments of `torchmdx.load`."""
+    return {name: getattr(options, name) for name in ("coulomb_cutoff", "coulomb", "coulomb_accuracy")}
 
 
 def model_of(options: argparse.Namespace) -> str | list[str] | None:
@@ -91,8 +103,7 @@ def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise:
         dtype=dtype,
         device=options.device,
         charge=options.charge,
-        coulomb_cutoff=options.coulomb_cutoff,
-        coulomb=options.coulomb,
+        **coulomb_treatment(options),
     )
 
 

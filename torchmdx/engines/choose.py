@@ -147,7 +147,7 @@ def engine_for(
     """As `choose_engine`, for a potential or an ensemble."""
     if not isinstance(potential, Ensemble):
         made, why = choose_engine(potential, batch, stress=stress, precision=precision, engine=engine)
-        if isinstance(made, GpuEngine):
+        if isinstance(made, GpuEngine | GpuPriorEngine):
             made.alone = True
         return made, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision, engine=engine) for member in potential]

@@ -6,6 +6,7 @@ from torchmdx.runtime.public_names import public_names
 
 if TYPE_CHECKING:
     from torchmdx.lammps.build import plugin_file as plugin_file
+    from torchmdx.lammps.build import source_folder as source_folder
     from torchmdx.lammps.example import water as water
     from torchmdx.lammps.example import write_example as write_example
 else:
@@ -13,6 +14,7 @@ else:
         __name__,
         {
             "plugin_file": "build",
+            "source_folder": "build",
             "water": "example",
             "write_example": "example",
         },

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 # LAMMPS loads by itself the files with this ending from the folders of this variable.
 PLUGIN, FOLDERS = "torchmdxplugin.so", "LAMMPS_PLUGIN_PATH"
+# Names the interpreter that LAMMPS's own program starts for the pair style.
+INTERPRETER = "TORCHMDX_PYTHON"
 # Sizes of LAMMPS's integers, as of the package; a build of one's own may need others in $TORCHMDX_LAMMPS_OPTIONS.
 INTEGERS = "-DLAMMPS_SMALLBIG"
 
@@ -27,15 +30,22 @@ class PluginError(RuntimeError):
 def plugin_folder() -> str:
     """The folder with the compiled plugin, for $LAMMPS_PLUGIN_PATH; also loads MPI, which LAMMPS needs.
 
-    LAMMPS's Python module calls this when it is imported (entry point "lammps.plugins"). It never fails: without a
-    compiler, a warning says so, and LAMMPS does not know the pair style.
+    LAMMPS's Python module calls this when it is imported, and so does its program `lmp`, which is told the interpreter
+    to start (entry point "lammps.plugins"). It never fails: without a compiler, a warning says so, and LAMMPS does not
+    know the pair style.
     """
+    os.environ.setdefault(INTERPRETER, sys.executable)
     try:
         load_mpi()
         return str(plugin_file().parent)
     except PluginError as error:
         log.warning("LAMMPS has no pair_style torchmdx: %s", error)
         return ""
+
+
+def source_folder() -> Path:
+    """The folder with the sources of the pair style and their CMakeLists.txt."""
+    return HERE
 
 
 def plugin_file() -> Path:
@@ -86,6 +96,8 @@ def lammps_headers() -> Path:
         folder = Path(spec.origin).parent / "include" / "lammps"
     if not (folder / "pair.h").is_file():
         raise PluginError(f"LAMMPS's headers were not found in {folder}; $TORCHMDX_LAMMPS_HEADERS names their folder")
+    if not (folder / "exceptions.h").is_file():
+        raise PluginError(f"LAMMPS must be of 2024 or newer, got the headers of an older one in {folder}")
     return folder
 
 

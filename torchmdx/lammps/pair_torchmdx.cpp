@@ -4,20 +4,23 @@
 
 #include "atom.h"
 #include "comm.h"
+#include "compute.h"
 #include "domain.h"
 #include "error.h"
-#include "exclusions.h"
 #include "force.h"
 #include "lammps.h"
 #include "memory.h"
+#include "modify.h"
 #include "neighbor.h"
+#include "torchmdx_exclusions.h"
+#include "torchmdx_python.h"
 #include "universe.h"
 #include "update.h"
 #include "utils.h"
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
-#include <dlfcn.h>
 #include <mpi.h>
 
 using namespace LAMMPS_NS;
@@ -31,32 +34,22 @@ extern "C" void torchmdx_register(const Callbacks *given)
   registered = true;
 }
 
-/* Asks the Python of this process for the callbacks. Returns why there are none, or an empty string. */
+/* Asks Python for the callbacks. Returns why there are none, or an empty string. */
 static std::string find_callbacks()
 {
   if (registered) return "";
-  auto initialized = (int (*)()) dlsym(RTLD_DEFAULT, "Py_IsInitialized");
-  auto ensure = (int (*)()) dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
-  auto release = (void (*)(int)) dlsym(RTLD_DEFAULT, "PyGILState_Release");
-  auto run = (int (*)(const char *, void *)) dlsym(RTLD_DEFAULT, "PyRun_SimpleStringFlags");
-  if (!initialized || !ensure || !release || !run || !initialized())
-    return "pair_style torchmdx needs LAMMPS inside of Python: run the input with `torchmdx lammps -in FILE`, or from "
-           "a script with LAMMPS's Python module";
-  Dl_info info;
-  if (!dladdr((void *) &torchmdx_register, &info)) return "the path of the plugin was not found";
-  const std::string code =
-      std::string("import torchmdx.lammps.session as _s; _s.register('") + info.dli_fname + "'); del _s";
-  const int state = ensure();
-  const int failed = run(code.c_str(), nullptr);
-  release(state);
-  return failed || !registered ? "torchmdx could not be imported by the Python of this process" : "";
+  const std::string reason = torchmdx::start_python();
+  if (!reason.empty()) return reason;
+  const auto address = std::to_string(reinterpret_cast<std::uintptr_t>(&torchmdx_register));
+  const bool done = torchmdx::run_python("import torchmdx.lammps.session as _s; _s.register(" + address + "); del _s");
+  return done && registered ? "" : "torchmdx could not be imported by " + torchmdx::python_name();
 }
 
 PairTorchmdx::PairTorchmdx(LAMMPS *lmp) : Pair(lmp)
 {
   single_enable = restartinfo = respa_enable = 0;
   one_coeff = manybody_flag = no_virial_fdotr_compute = 1;
-  centroidstressflag = CENTROID_NOTAVAIL;
+  centroidstressflag = CENTROID_AVAIL;
   comm_forward = 3;
 }
 
@@ -223,10 +216,10 @@ void PairTorchmdx::find_atoms()
   std::vector<std::vector<int>> ghosts(1);
   kept.clear();
   for (int i = 0; i < nlocal; i++)
-    if (numbers[atom->type[i]]) kept.push_back(i);
+    if (numbers[atom->type[i]] && takes_part(atom, i)) kept.push_back(i);
   num_owned = kept.size();
   for (int i = nlocal; i < nall; i++) {
-    if (!numbers[atom->type[i]]) continue;
+    if (!numbers[atom->type[i]] || !takes_part(atom, i)) continue;
     bool other_image = false;
     for (int d = 0; d < 3; d++) other_image |= folded[d] && crossed[3 * i + d] != 0;
     const double away = other_image ? 0 : depth(atom->x[i]);
@@ -241,6 +234,20 @@ void PairTorchmdx::find_atoms()
     kept.insert(kept.end(), ghosts[h].begin(), ghosts[h].end());
     hops.insert(hops.end(), ghosts[h].size(), (int) h);
   }
+  hops.push_back(0);    // so that there is an address without atoms too
+  kept_hops = hops;
+  types.assign(atom->type, atom->type + nall);
+  long long own = num_owned;
+  MPI_Allreduce(&own, &num_total, 1, MPI_LONG_LONG, MPI_SUM, world);
+  char message[MESSAGE_LENGTH] = "";
+  const int failed = give_atoms(message);
+  require_all(failed, message);
+  assigned = true;
+}
+
+/* Gives the chosen atoms to Python. Needs no other process. */
+int PairTorchmdx::give_atoms(char *message)
+{
   const int n = kept.size();
   std::vector<int> z(n + 1);
   std::vector<double> x(3 * n + 3);
@@ -248,25 +255,34 @@ void PairTorchmdx::find_atoms()
     z[k] = numbers[atom->type[kept[k]]];
     std::copy(atom->x[kept[k]], atom->x[kept[k]] + 3, &x[3 * k]);
   }
-  long long own = num_owned, total;
-  MPI_Allreduce(&own, &total, 1, MPI_LONG_LONG, MPI_SUM, world);
   const int periodic[3] = {folded[0], folded[1], folded[2]};
   double cell[9];
   box(cell);
-  hops.push_back(0);    // so that there is an address without atoms too
+  return callbacks.assign(session, n, num_owned, num_total, z.data(), kept_hops.data(), periodic, cell, x.data(),
+                          &inputs, message);
+}
+
+/* Monte Carlo swaps of types need no new lists in LAMMPS, but this potential has other elements then. */
+void PairTorchmdx::follow_types()
+{
+  if (std::equal(types.begin(), types.end(), atom->type)) return;
+  for (std::size_t i = 0; i < types.size(); i++)
+    if (!numbers[types[i]] != !numbers[atom->type[i]])
+      error->one(FLERR, "pair_style torchmdx can't follow an atom whose type changes between one of its elements and "
+                        "NULL while lists of neighbours stay as they are");
+  types.assign(atom->type, atom->type + types.size());
   char message[MESSAGE_LENGTH] = "";
-  const int failed = callbacks.assign(session, n, num_owned, total, z.data(), hops.data(), periodic, cell, x.data(),
-                                      &inputs, message);
-  require_all(failed, message);
-  assigned = true;
+  if (give_atoms(message)) error->one(FLERR, std::string("torchmdx: ") + message);
 }
 
 void PairTorchmdx::compute(int eflag, int vflag)
 {
   ev_init(eflag, vflag);
-  if (vflag_atom || cvflag_atom)
-    error->all(FLERR, "pair_style torchmdx has no virial per atom: the energy of an atom depends on many neighbours");
-  if (!assigned || neighbor->ago == 0) find_atoms();
+  if (vflag_atom) require_no_heat_flux();
+  if (!assigned || neighbor->ago == 0)
+    find_atoms();
+  else
+    follow_types();
   if (!num_owned) return;
   for (std::size_t k = 0; k < kept.size(); k++) {
     const double *x = atom->x[kept[k]];
@@ -280,12 +296,20 @@ void PairTorchmdx::compute(int eflag, int vflag)
   if (callbacks.evaluate(session, cell, &energy, &energies, &forces, virial_tensor, message))
     error->one(FLERR, std::string("torchmdx: ") + message);
   add_results(energy, energies, forces, virial_tensor);
+  if (vflag_atom) add_atom_virials(false, vatom);
+  if (cvflag_atom) add_atom_virials(true, cvatom);
+}
+
+/* One eV in LAMMPS's units. */
+double PairTorchmdx::unit() const
+{
+  const bool real = strcmp(update->unit_style, "real") == 0;
+  return real ? utils::get_conversion_factor(utils::ENERGY, utils::METAL2REAL) : 1.0;
 }
 
 void PairTorchmdx::add_results(double energy, const double *energies, const double *forces, const double *tensor)
 {
-  const bool real = strcmp(update->unit_style, "real") == 0;
-  const double unit = real ? utils::get_conversion_factor(utils::ENERGY, utils::METAL2REAL) : 1.0;
+  const double unit = this->unit();
   for (std::size_t k = 0; k < kept.size(); k++) {
     double *f = atom->f[kept[k]];
     f[0] += unit * forces[3 * k];
@@ -299,6 +323,30 @@ void PairTorchmdx::add_results(double energy, const double *energies, const doub
     const int of[6] = {0, 4, 8, 1, 2, 5};    // xx yy zz xy xz yz
     for (int k = 0; k < 6; k++) virial[k] -= unit * tensor[of[k]];
   }
+}
+
+/* Virials of atoms, ghosts included, in the order of stress/atom (6 of them) or of centroid/stress/atom (9). */
+void PairTorchmdx::add_atom_virials(bool flux, double **to)
+{
+  double *found = nullptr;
+  char message[MESSAGE_LENGTH] = "";
+  if (callbacks.atom_virials(session, flux, &found, message)) error->one(FLERR, std::string("torchmdx: ") + message);
+  const int of[9] = {0, 4, 8, 1, 2, 5, 3, 6, 7};    // xx yy zz xy xz yz yx zx zy
+  for (std::size_t k = 0; k < kept.size(); k++) {
+    const double *w = found + 9 * k;
+    for (int c = 0; c < 3; c++) to[kept[k]][c] -= unit() * w[of[c]];
+    for (int c = 3; c < (flux ? 9 : 6); c++)
+      to[kept[k]][c] -= unit() * (flux ? w[of[c]] : 0.5 * (w[of[c]] + w[of[c + 3]]));
+  }
+}
+
+/* `compute heat/flux` with virials of stress/atom would be wrong, and it does not tell which ones it takes. */
+void PairTorchmdx::require_no_heat_flux()
+{
+  for (const auto &compute : modify->get_compute_list())
+    if (strcmp(compute->style, "heat/flux") == 0)
+      error->all(FLERR, "pair_style torchmdx needs compute centroid/stress/atom for compute heat/flux, and none of "
+                        "style stress/atom in the same input: an atom's energy depends on neighbours of neighbours");
 }
 
 static void *create(void *lammps)

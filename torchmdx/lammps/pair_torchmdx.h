@@ -1,10 +1,16 @@
 /* pair_style torchmdx MODEL [precision P] [device D] [charge Q]; pair_coeff * * H O ... */
 
+#ifdef PAIR_CLASS
+// clang-format off
+PairStyle(torchmdx,PairTorchmdx);
+// clang-format on
+#else
+
 #ifndef TORCHMDX_LAMMPS_PAIR_H
 #define TORCHMDX_LAMMPS_PAIR_H
 
 #include "pair.h"
-#include "plugin.h"
+#include "torchmdx_plugin.h"
 #include <string>
 #include <vector>
 
@@ -32,6 +38,8 @@ class PairTorchmdx : public Pair {
   bool assigned = false, folded[3] = {false, false, false};
   int num_owned = 0;
   std::vector<int> kept;                   // LAMMPS's indices of the atoms in the order that Python has
+  std::vector<int> types, kept_hops;       // types of all atoms and ghosts when these were chosen; hops of `kept`
+  long long num_total = 0;                 // atoms of the potential in the whole system
   std::vector<double> crossed;             // [N,3] periodic boundaries that lie between a ghost and its original
   double *inputs = nullptr;
 
@@ -39,12 +47,18 @@ class PairTorchmdx : public Pair {
   void choose_folds();
   void find_images();
   void find_atoms();
+  void follow_types();
+  int give_atoms(char *);
   double depth(const double *) const;
   void box(double *) const;
+  double unit() const;
   void add_results(double, const double *, const double *, const double *);
+  void add_atom_virials(bool, double **);
+  void require_no_heat_flux();
   void require_all(int, const char *);
 };
 
 }    // namespace LAMMPS_NS
 
+#endif
 #endif

@@ -16,10 +16,10 @@ from ase.data import atomic_numbers
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.lammps.settings import Settings
 from torchmdx.runtime.devices import choose_device
-from torchmdx.step.domain_step import DomainStep, num_hops, reach, why_not
+from torchmdx.step.domain_step import DomainStep, num_hops, reach
 
 log = logging.getLogger(__name__)
-MESSAGE_LENGTH = 2048  # as in plugin.h
+MESSAGE_LENGTH = 2048  # as in torchmdx_plugin.h
 _DOUBLE, _INT = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int)
 _TEXT = ctypes.c_void_p
 _OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int, _INT, _DOUBLE, _DOUBLE, _TEXT)
@@ -31,14 +31,16 @@ _ASSIGN = ctypes.CFUNCTYPE(
 _EVALUATE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, _DOUBLE, _DOUBLE, ctypes.POINTER(_DOUBLE), ctypes.POINTER(_DOUBLE), _DOUBLE, _TEXT
 )
+_ATOM_VIRIALS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(_DOUBLE), _TEXT)
 _CLOSE = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 class _PluginCallbacks(ctypes.Structure):
-    """`struct Callbacks` of plugin.h."""
+    """`struct Callbacks` of torchmdx_plugin.h."""
 
     _fields_ = [
-        ("open", _OPEN), ("elements", _ELEMENTS), ("assign", _ASSIGN), ("evaluate", _EVALUATE), ("close", _CLOSE),
+        ("open", _OPEN), ("elements", _ELEMENTS), ("assign", _ASSIGN), ("evaluate", _EVALUATE),
+        ("atom_virials", _ATOM_VIRIALS), ("close", _CLOSE),
     ]  # fmt: skip
 
 
@@ -51,8 +53,6 @@ class LammpsSession:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self.potential = prepare_potential(settings.model, DTYPES[settings.precision], device)
-        if (reason := why_not(self.potential)) is not None:
-            raise ValueError(f"this potential can't be divided among processes: {reason}")
         self.reach, self.cutoff = reach(self.potential), self.reach_of_a_hop()
         self.step: DomainStep | None = None
         # Results stay where LAMMPS reads them until the next evaluation.
@@ -103,18 +103,18 @@ class LammpsSession:
 
 _sessions: dict[int, LammpsSession] = {}
 _numbers = itertools.count()
-# The C functions must live as long as the plugin, and those of plugins that were loaded before.
+# The C functions must live as long as the plugin, and those that were registered before.
 _registered: list[_PluginCallbacks] = []
 
 
-def register(path: str) -> None:
-    """Gives the functions to the plugin that has been loaded from this path."""
-    library = ctypes.CDLL(path)
+def register(address: int) -> None:
+    """Gives the functions to the pair style, by the address of its `torchmdx_register`."""
     callbacks = _PluginCallbacks(
-        _OPEN(_open), _ELEMENTS(_elements), _ASSIGN(_assign), _EVALUATE(_evaluate), _CLOSE(_close)
-    )
+        _OPEN(_open), _ELEMENTS(_elements), _ASSIGN(_assign), _EVALUATE(_evaluate), _ATOM_VIRIALS(_atom_virials),
+        _CLOSE(_close),
+    )  # fmt: skip
     _registered.append(callbacks)
-    library.torchmdx_register(ctypes.byref(callbacks))
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.byref(callbacks))
 
 
 def _guarded(message: int, work: Callable[[], None]) -> int:
@@ -186,6 +186,17 @@ def _evaluate(number: int, cell: Any, energy: Any, energies: Any, forces: Any, v
         energy[0] = result.energy
         energies[0], forces[0] = own.ctypes.data_as(_DOUBLE), of_atoms.ctypes.data_as(_DOUBLE)
         np.ctypeslib.as_array(virial, (9,))[:] = np.asarray(result.virial).ravel()
+
+    return _guarded(message, work)
+
+
+def _atom_virials(number: int, flux: int, virials: Any, message: int) -> int:
+    def work() -> None:
+        session = _sessions[number]
+        assert session.step is not None
+        found = np.ascontiguousarray(session.step.atom_virials(flux=bool(flux)))
+        session.kept = (*session.kept, found)
+        virials[0] = found.ctypes.data_as(_DOUBLE)
 
     return _guarded(message, work)
 

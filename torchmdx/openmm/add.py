@@ -69,6 +69,7 @@ def add_potential(
     surroundings: Surroundings | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
@@ -93,7 +94,8 @@ def add_potential(
             energies; "total": minus those that a checkpoint of torchmd-net contains but disables (`remove_ref_energy`).
         link_atoms, surroundings: Hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with
             which the potential's own charges interact, as `create_mixed_system` makes them.
-        coulomb_cutoff, coulomb: Treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
+        coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy in a periodic box, as for
+            `torchmdx.load`.
 
     Raises:
         ValueError: For a missing transport.
@@ -109,7 +111,7 @@ def add_potential(
         numbers, chosen, system.getNumParticles(), charge_of(system, chosen, charge), is_periodic, precision, mode,
         str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
         spread_file if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
-        coulomb_cutoff, coulomb,
+        coulomb_cutoff, coulomb, coulomb_accuracy,
     )  # fmt: skip
     warn_of_overlaps(system, evaluator := make_evaluator(potential, settings, energy_offset))
     return insert(system, evaluator, transport, missing_box, force_group, name)
@@ -125,7 +127,7 @@ def require_known(transport: str, force_group: int) -> None:
 
 def make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
     """What evaluates a potential with these settings. Raises ValueError for one that takes charges."""
-    prepared = prepare_potential(potential, settings.dtype, settings.device, settings.coulomb_cutoff, settings.coulomb)
+    prepared = prepare_potential(potential, settings.dtype, settings.device, *settings.coulomb_treatment)
     if takes_charges(prepared):
         raise ValueError(
             "the potential must predict its charges or have none: OpenMM Systems have no partial charges for "

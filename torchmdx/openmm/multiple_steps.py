@@ -33,6 +33,7 @@ def add_difference(
     energy_offset: Any = 0.0,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
     name: str = "torchmdx difference",
 ) -> PotentialForce:
     """Adds `potential` minus a fast potential that is in the system already, for the same atoms; returns the first.
@@ -50,7 +51,8 @@ def add_difference(
 
     Args:
         force_group: Of the difference; no other force may be in it.
-        transport, max_force_spread, spread_file, energy_offset, coulomb_cutoff, coulomb: As for `add_potential`.
+        transport, max_force_spread, spread_file, energy_offset, coulomb_cutoff, coulomb, coulomb_accuracy:
+            As for `add_potential`.
 
     Raises:
         ValueError: For a group that is in use, or a fast potential with a scale parameter.
@@ -74,6 +76,7 @@ def add_difference(
     settings = replace(
         own, checkpoint=checkpoint, sha256=hash_of(checkpoint), max_force_spread=max_force_spread, energy_offset=0.0,
         spread_file=None if spread_file is None else str(spread_file), coulomb_cutoff=coulomb_cutoff, coulomb=coulomb,
+        coulomb_accuracy=coulomb_accuracy,
     )  # fmt: skip
     added = insert(system, make_evaluator(potential, settings, energy_offset), transport, None, force_group, name)
     minus = openmm.CustomCVForce(f"-{FAST}")

@@ -16,10 +16,11 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Prior
 from torchmdx.models.tensornet import TensorNet
+from torchmdx.step.atom_virials import edge_virials, flux_virials
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.cell import volume
 from torchmdx.structures.domain import Domain
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system import LAST_ELEMENT, Batch
 
 # Padding atoms are this far from others and from each other, in cutoffs: atoms move until the next `assign`.
 PADDING_SPACING = 2.0
@@ -72,8 +73,7 @@ class DomainStep:
         precision: str | None = None,
         audit_every: int = 0,
     ) -> None:
-        if (reason := why_not(potential)) is not None:
-            raise ValueError(f"this potential can't be divided among processes: {reason}")
+        self.undivided = why_not(potential)
         if capacity < 0:
             raise ValueError(f"capacity must be >= 0 atoms, got {capacity}")
         self.potential = copy.deepcopy(potential)
@@ -89,6 +89,7 @@ class DomainStep:
         self.num_owned = self.num_atoms = self.num_growths = self.num_evaluations = 0
         self.step: CapturedStep | None = None
         self._share = 0.0
+        self._atoms: tuple[NDArray[Any], NDArray[np.int32]] | None = None
 
     def assign(
         self, positions: Any, numbers: Any, num_owned: int, cell: Any, *, num_total: int, hops: Any = None
@@ -103,7 +104,12 @@ class DomainStep:
         count = len(numbers)
         hops = (np.arange(count) >= num_owned).astype(np.int32) if hops is None else np.asarray(hops, dtype=np.int32)
         _require_atoms(positions, numbers, hops, num_owned, num_total)
-        self.num_atoms, self.num_owned = count, num_owned
+        if self.undivided is not None and not num_owned == count == num_total:
+            raise ValueError(
+                "this potential can't be divided among processes, and needs one that owns all atoms: "
+                f"{self.undivided}; got {num_owned} of {num_total} atoms, and {count - num_owned} copies"
+            )
+        self.num_atoms, self.num_owned, self._atoms = count, num_owned, (numbers, hops)
         self._share = self.shift / max(1, num_total)
         if num_owned == 0:
             return
@@ -140,6 +146,23 @@ class DomainStep:
         energy = float(result.energy[0]) + self._share * self.num_owned
         return DomainResult(energy, energies, result.forces[: self.num_atoms], result.stress[0] * size)
 
+    def atom_virials(self, *, flux: bool = False) -> NDArray[np.float64]:
+        """Virials [N,3,3] eV of all atoms, ghosts included, at the positions and cell of the last evaluation.
+
+        Summed over all processes, they are ∂E/∂strain (of `flux`, its transpose is the same). An evaluation of its own,
+        by autograd, which takes several times as long as a step.
+
+        Args:
+            flux: False for `edge_virials`, True for `flux_virials`.
+        """
+        if self.num_owned == 0:
+            return np.zeros((self.num_atoms, 3, 3))
+        step = self._assigned()
+        assert self._atoms is not None
+        domain = self._domain(self.inputs.copy(), *self._atoms, step.buffers.host_inputs["cell"][0].double().numpy())
+        found = flux_virials(self.potential, domain, self.reach) if flux else edge_virials(self.potential, domain)
+        return found.cpu().numpy()
+
     @property
     def inputs(self) -> NDArray[np.float64]:
         """The step's own memory for positions [N,3]; they may be written here instead of given to a call."""
@@ -158,23 +181,31 @@ class DomainStep:
 
     def _batch(
         self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
-    ) -> Domain:
+    ) -> Batch:
         missing, levels = self.capacity - len(numbers), self.num_hops + 1
         if missing:
             positions = np.concatenate([positions, self._padding(missing, positions, cell)])
             numbers = np.concatenate([numbers, np.full(missing, numbers[0])])
             hops = np.concatenate([hops, np.full(missing, levels, dtype=np.int32)])
+        return self._domain(positions, numbers, hops, cell)
+
+    def _domain(
+        self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
+    ) -> Domain:
+        levels = self.num_hops + 1
         within = np.searchsorted(hops, np.arange(levels), side="right")
-        return Domain(
+        whole: dict[str, Any] = dict(
             positions=torch.tensor(positions, device="cpu"),
             atomic_numbers=torch.tensor(numbers, dtype=torch.int64, device="cpu"),
-            system_index=torch.zeros(self.capacity, dtype=torch.int64, device="cpu"),
+            system_index=torch.zeros(len(numbers), dtype=torch.int64, device="cpu"),
             cell=torch.tensor(cell, device="cpu")[None],
             pbc=self.pbc[None],
             charge=torch.tensor([self.charge], dtype=torch.float64, device="cpu"),
-            hops=torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu"),
-            within=torch.tensor(within, dtype=torch.int32, device="cpu"),
         )
+        if self.undivided is not None:
+            return Batch(**whole)
+        hops_of = torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu")
+        return Domain(**whole, hops=hops_of, within=torch.tensor(within, dtype=torch.int32, device="cpu"))
 
     def _padding(self, count: int, positions: NDArray[np.float64], cell: NDArray[np.float64]) -> NDArray[np.float64]:
         """Positions [count,3] beyond all others along a direction without periodicity, in layers across it."""
@@ -207,16 +238,21 @@ def why_not(potential: Potential | Ensemble) -> str | None:
 
 def num_hops(potential: Potential | Ensemble) -> int:
     """How many times the network gathers from neighbours: in the embedding and, as a rule, in each layer."""
-    return max(int(member.config.num_hops) for member in _members(potential))
+    return max(_hops_of(member) for member in _members(potential))
 
 
 def reach(potential: Potential | Ensemble) -> float:
     """The distance, Å, up to which atoms influence the energy of an atom."""
     found = []
     for member in _members(potential):
-        found.append(int(member.config.num_hops) * float(member.config.cutoff))
+        found.append(_hops_of(member) * float(member.config.cutoff))
         found += [(prior.reach or 0) * max(prior.cutoff(True), prior.cutoff(False)) for prior in _priors(member)]
     return max(found)
+
+
+def _hops_of(potential: Potential) -> int:
+    """0 for a network that is never divided."""
+    return int(getattr(potential.config, "num_hops", 0))
 
 
 def _priors(potential: Potential) -> list[Prior]:

@@ -16,7 +16,6 @@ from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.plan import Network
 from torchmdx.evaluation.derivatives import Result, differentiate
-from torchmdx.models.coulomb_cutoff import sum_error_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
@@ -27,7 +26,7 @@ from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
 from torchmdx.training.loss_section import TERMS, LossSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
-from torchmdx.training.step_graphs import Graphs, StepGraphs
+from torchmdx.training.step_graphs import Graphs, StepGraphs, can_record
 
 # The values a step returns: losses, norm of the gradient, mean absolute errors; overflow and stop are not 0 if a
 # list overflowed or a process received a signal.
@@ -90,8 +89,7 @@ class TrainStep:
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = Network.of(potential).has_pairs
-        record = record and not sum_error_of(potential, periodic=True)  # an Ewald sum reads every batch on the host
-        self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
+        self.graphs = StepGraphs() if record and can_record(potential, self.device) else None
         self.weights, self.stop = self.flat.values.new_zeros(len(TERMS)), self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}

@@ -96,6 +96,7 @@ def settings_of(structure: Structure, settings: RunSettings) -> dict[str, Any]:
         "steps between log rows": settings.schedule.log_every,
         "Coulomb cutoff in Å": settings.potential.coulomb_cutoff,
         "Coulomb energy": settings.potential.coulomb,
+        "Coulomb accuracy": settings.potential.coulomb_accuracy,
         **({} if settings.fast is None else settings.fast.shared()),
     }
 

@@ -223,7 +223,7 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
         system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
     treatment: dict[str, Any] = dict(
         transport=chosen.transport, max_force_spread=chosen.max_force_spread, spread_file=chosen.spread_file,
-        coulomb_cutoff=chosen.coulomb_cutoff, coulomb=chosen.coulomb,
+        coulomb_cutoff=chosen.coulomb_cutoff, coulomb=chosen.coulomb, coulomb_accuracy=chosen.coulomb_accuracy,
     )  # fmt: skip
     force = add_potential(
         system,

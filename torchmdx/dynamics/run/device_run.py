@@ -94,7 +94,8 @@ def _dynamics(
     features: dict[str, Any],
 ) -> Dynamics:
     count, chosen, schedule = len(temperatures), settings.potential, settings.schedule
-    device, treatment = choose_device(chosen.device, "--device"), (chosen.coulomb_cutoff, chosen.coulomb)
+    device = choose_device(chosen.device, "--device")
+    treatment = (chosen.coulomb_cutoff, chosen.coulomb, chosen.coulomb_accuracy)
     potential = prepare_potential(chosen.potential, DTYPES[chosen.precision], device, *treatment)
     system = moving.system
     fast, further = _fast(settings, device)
@@ -148,6 +149,7 @@ def _recording(
         "hydrogen mass in amu": settings.hydrogen_mass,
         "Coulomb cutoff in Å": settings.potential.coulomb_cutoff,
         "Coulomb energy": settings.potential.coulomb,
+        "Coulomb accuracy": settings.potential.coulomb_accuracy,
     }
     given: dict[str, Any] = {
         **asdict(settings.schedule),

@@ -30,7 +30,7 @@ class PotentialSettings:
     Attributes:
         models: The file or folder of a potential, or those of an ensemble.
         max_force_spread: eV/Å, None for no limit.
-        coulomb_cutoff: Å, coulomb: None for those of the potential.
+        coulomb_cutoff: Å, coulomb, coulomb_accuracy: None for those of the potential.
     """
 
     models: tuple[Path, ...]
@@ -44,6 +44,7 @@ class PotentialSettings:
     spread_file: Path | None
     coulomb_cutoff: float | None
     coulomb: str | None
+    coulomb_accuracy: float | None
 
     @property
     def potential(self) -> Path | list[Path]:
@@ -86,6 +87,7 @@ class PotentialSettings:
             spread_file=None if limit is None else Path(options.output + UNCERTAIN),
             coulomb_cutoff=cutoff,
             coulomb=options.coulomb,
+            coulomb_accuracy=options.coulomb_accuracy,
         )
 
 

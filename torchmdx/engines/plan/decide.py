@@ -203,8 +203,10 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
         why = "fused kernels, priors separately" if priors else "fused kernels"
-        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=bool(priors))
-        stages = (*kernels.stages, *_priors(priors, "Triton"), *_near(config, found.work))
+        between = between_passes(network.kind, priors)
+        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=between)
+        beside = [] if kernels.one_launch else _priors(priors, "Triton")
+        stages = (*kernels.stages, *beside, *_near(config, found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     if precision in ON_KERNELS:
         raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
@@ -238,6 +240,17 @@ def _general(found: Plan, network: Network, reason: str, *, pairs: bool = True) 
 
 def _exact(why: str) -> Stage:
     return Stage("network", "the exact model, by autograd", why)
+
+
+def between_passes(kind: str, priors: Sequence[PriorConfig]) -> bool:
+    """Whether there are priors that no single launch of this kind of network evaluates.
+
+    That of a TensorNet2 has Coulomb energies of predicted charges, of all pairs where nothing is periodic.
+    """
+    if kind != "TensorNet2" or len(priors) != 1 or not isinstance(priors[0], CoulombConfig):
+        return bool(priors)
+    prior = priors[0]
+    return type(prior) is not CoulombConfig or prior.charges != "predicted" or prior.cut_in_vacuum
 
 
 def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:

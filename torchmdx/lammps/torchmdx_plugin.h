@@ -33,6 +33,8 @@ struct Callbacks {
   /* Evaluates at the positions in `inputs`; energies of owned atoms, forces of all, virial dE/dstrain [3,3]. */
   int (*evaluate)(int session, const double *cell, double *energy, double **energies, double **forces, double *virial,
                   char *message);
+  /* Virials [N,3,3] of all atoms where they were evaluated last, signed as `virial`; flux: those of the heat flux. */
+  int (*atom_virials)(int session, int flux, double **virials, char *message);
   void (*close)(int session);
 };
 

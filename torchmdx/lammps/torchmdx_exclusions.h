@@ -13,13 +13,19 @@
 
 namespace LAMMPS_NS {
 
+/* All atoms are in group all but those that fix gcmc takes out to see what the energy would be without them. */
+inline bool takes_part(const Atom *atom, int i)
+{
+  return atom->mask[i] & 1;
+}
+
 /* Whether groups have atoms of the potential, on any process. numbers: by atom type, 0 for types of other styles. */
 inline std::vector<int> with_atoms(LAMMPS *lmp, const std::vector<int> &numbers, const std::vector<int> &groups)
 {
   std::vector<int> found(groups.size() + 1, 0);
   const Atom *atom = lmp->atom;
   for (int i = 0; i < atom->nlocal; i++)
-    if (numbers[atom->type[i]])
+    if (numbers[atom->type[i]] && takes_part(atom, i))
       for (std::size_t k = 0; k < groups.size(); k++)
         if (atom->mask[i] & lmp->group->bitmask[groups[k]]) found[k] = 1;
   MPI_Allreduce(MPI_IN_PLACE, found.data(), found.size(), MPI_INT, MPI_MAX, lmp->world);
