@@ -13,7 +13,7 @@ from ase.build import molecule
 
 import torchmdx
 
-OUTER = {"single steps": 1, "outer steps of 2 fs": 4, "outer steps of 4 fs": 8}  # inner steps of 0.5 fs
+OUTER = {"single steps": 1, "outer steps of 2 fs": 4, "outer steps of 4 fs": 8}  # steps of 0.5 fs
 
 
 def main() -> None:
