@@ -227,7 +227,8 @@ class _Run:
             description=f"fast model for multiple time steps, not for use alone: distilled from {origin.name} (SHA-256 "
             f"{origin.sha256}) with {counted(record['frames']['train'], 'frame')} of "
             f"{counted(record.asked['structures']['number'], 'structure')} around {self.request.temperature:g} K"
-            + f", starting from {self.request.start}" * (self.request.start is not None),
+            + f", starting from {self.request.start}"
+            * (self.request.start is not None),
             licence=" ".join(dict.fromkeys(one.card.licence for one in members_of(self.structures.potential))),
         )
         save(fast, output)
