@@ -28,8 +28,8 @@ NANOSECONDS_A_DAY = 86_400 * 1e-6  # of 1 fs a second
 ABOUT = (
     "Runs at constant energy from unseen frames, at the temperature of the dynamics. Inner steps have the fast model's "
     "forces, outer steps the difference to the potential's. Stable: the energy drifts by at most "
-    f"{MOST_DRIFT:g} eV/atom/ps within its standard error, and deviates by at most {MOST_RATIO:g} times as much as with "
-    "single steps, which are shown for comparison. With a thermostat, check averages at the outer step that you use."
+    f"{MOST_DRIFT:g} eV/atom/ps within its standard error, and deviates by at most {MOST_RATIO:g} times as much as "
+    "with single steps, which are shown for comparison. With a thermostat, check averages at the outer step that you use."
 )
 
 
