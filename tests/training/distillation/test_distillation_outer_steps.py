@@ -57,6 +57,23 @@ def test_deviation_and_drift_are_those_of_the_energies():
     assert found.length == pytest.approx(0.8)
 
 
+def test_the_error_of_a_drift_counts_correlations_and_resonance_is_no_drift():
+    random = np.random.default_rng(1)
+    times = np.arange(401) * 2e-3
+    runs = np.zeros((401, 300))
+    for k in range(1, 401):  # correlated over 20 steps
+        runs[k] = 0.95 * runs[k - 1] + random.normal(size=300)
+    slopes = np.polyfit(times, runs, 1)[0]
+    errors = [
+        outer_steps.trial_of(outer_steps.Course(times, run[:, None], np.ones(1)), hydrogen=None, inner=1.0, count=2)
+        for run in runs.T
+    ]
+    assert np.mean([one.uncertainty for one in errors]) == pytest.approx(slopes.std(), rel=0.4)
+    assert Trial(None, 1.0, 2, 1.0, 1.0, 4e-4, uncertainty=2.5e-4).is_stable
+    assert not Trial(None, 1.0, 2, 1.0, 1.0, 4e-4, uncertainty=1e-4).is_stable
+    assert not Trial(None, 1.0, 2, 1.0, 3.1, 0.0, most_deviation=3.0).is_stable
+
+
 def trial(count, drift, hydrogen=None, failed=""):
     return Trial(hydrogen, 1.0, count, 1.0, 1.0, drift, failed)
 

@@ -16,7 +16,7 @@ FOUND = [
 
 
 def test_a_line_says_steps_masses_and_what_happened():
-    assert page.described(FOUND[1]) == "1 fs x 2: energy ±2.00 meV, drift 3.0e-06 eV/atom/ps (1 ps)"
+    assert page.described(FOUND[1]) == "1 fs x 2: energy ±2.00 meV, drift 3.0e-06 ± 0e+00 eV/atom/ps (1 ps)"
     assert page.described(FOUND[4]) == "1 fs x 4, hydrogens of 3 amu: energy lost after 96 fs (0.1 ps)"
 
 

@@ -25,6 +25,7 @@ HEAVY = 3.0  # amu, of heavy hydrogens
 OUTER = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # in units of the inner step, in fs if that is 1
 # eV/atom/ps: a Langevin thermostat of 1/ps takes up this much when the temperature is 0.8 K too high.
 MOST_DRIFT = 2e-4
+MOST_RATIO = 3.0  # of deviations of the energy, to that of single steps: resonance shows here first
 LEAST_LENGTH, MOST_LENGTH = 0.1, 4.0  # ps
 FEWEST_STEPS = 20  # outer ones
 MOST_ENERGIES = 400  # of a run
@@ -43,6 +44,8 @@ class Trial:
         deviation: Standard deviation of the energy, meV, the root mean square over the structures.
         drift: eV/atom/ps, the root mean square over the structures.
         failed: Why the run ended early; empty otherwise.
+        uncertainty: Standard error of the drift.
+        most_deviation: meV, of stable runs.
     """
 
     hydrogen: float | None
@@ -52,6 +55,8 @@ class Trial:
     deviation: float
     drift: float
     failed: str = ""
+    uncertainty: float = 0.0
+    most_deviation: float = math.inf
 
     @property
     def outer(self) -> float:
@@ -60,7 +65,8 @@ class Trial:
 
     @property
     def is_stable(self) -> bool:
-        return not self.failed and self.drift <= MOST_DRIFT
+        drifts = self.drift - self.uncertainty > MOST_DRIFT
+        return not (self.failed or drifts or self.deviation > self.most_deviation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +131,29 @@ def energies(
     return Course(np.array(steps) * inner / PICOSECOND, np.array(found), sizes, failed)
 
 
-def trial_of(run: Course, *, hydrogen: float | None, inner: float, count: int) -> Trial:
+def trial_of(
+    run: Course, *, hydrogen: float | None, inner: float, count: int, most_deviation: float = math.inf
+) -> Trial:
     """The deviation and the drift of the energies of a run."""
-    deviation = drift = math.inf
+    deviation = drift = uncertainty = math.inf
     if not run.failed:
-        slopes = np.polyfit(run.times, run.energies - run.energies[0], 1)[0] / run.sizes
-        drift = float(np.sqrt((slopes**2).mean()))
+        changes = run.energies - run.energies[0]
+        slopes, starts = np.polyfit(run.times, changes, 1)
+        drift = float(np.sqrt(((slopes / run.sizes) ** 2).mean()))
         deviation = float(1e3 * np.sqrt(run.energies.var(0).mean()))
-    return Trial(hydrogen, inner, count, float(run.times[-1]) if len(run.times) else 0.0, deviation, drift, run.failed)
+        around = changes - slopes * run.times[:, None] - starts
+        spread = np.sqrt([correlated_variance(values) for values in around.T]) / (run.times.std() * len(run.times))
+        uncertainty = float(np.sqrt(((spread / run.sizes) ** 2).mean()))
+    length = float(run.times[-1]) if len(run.times) else 0.0
+    return Trial(hydrogen, inner, count, length, deviation, drift, run.failed, uncertainty, most_deviation)
+
+
+def correlated_variance(values: Floats) -> float:
+    """The variance of the sum of values around 0 that are correlated in time, up to the first uncorrelated lag."""
+    products = np.correlate(values, values, "full")[len(values) - 1 :]
+    negative = np.flatnonzero(products <= 0)
+    last = int(negative[0]) if len(negative) else len(products)
+    return float(products[0] + 2 * products[1:last].sum())
 
 
 def have_hydrogens(systems: Sequence[System]) -> bool:
@@ -178,6 +199,7 @@ def trials(
     found: list[Trial] = []
     for hydrogen in masses:
         single = inner if hydrogen is None else 2 * inner
+        most = math.inf
         for outer in (None, *OUTER):
             step, count = (single, 1) if outer is None else (inner, round(outer))
             cost = speed.whole if outer is None else speed.whole + count * speed.fast
@@ -189,7 +211,9 @@ def trials(
             run = energies(potential, model, systems, num_outer=number, **taken, **start)
             if run.failed == INTERRUPTED:
                 return found
-            found.append(trial_of(run, **taken))
+            found.append(trial_of(run, **taken, most_deviation=most))
+            if outer is None and not found[-1].failed:
+                most = MOST_RATIO * found[-1].deviation
             note(found[-1])
             if outer is not None and not found[-1].is_stable:
                 break

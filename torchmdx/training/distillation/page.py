@@ -20,16 +20,16 @@ from torchmdx.report.write import write_evaluation
 from torchmdx.runtime.wording import number
 from torchmdx.training.distillation import outer_steps
 from torchmdx.training.distillation.fit import FOLDER
-from torchmdx.training.distillation.outer_steps import HEAVY, MOST_DRIFT, Speed, Trial
+from torchmdx.training.distillation.outer_steps import HEAVY, MOST_DRIFT, MOST_RATIO, Speed, Trial
 from torchmdx.training.distillation.settings import DistillRecord
 
 REPORT = "report"
 NANOSECONDS_A_DAY = 86_400 * 1e-6  # of 1 fs a second
 ABOUT = (
     "Runs at constant energy from unseen frames, at the temperature of the dynamics. Inner steps have the fast model's "
-    f"forces, outer steps the difference to the potential's. Stable: a drift of at most {MOST_DRIFT:g} eV/atom/ps. "
-    "Single steps of the potential are shown for comparison. With a thermostat, check averages at the outer step that "
-    "you use."
+    "forces, outer steps the difference to the potential's. Stable: the energy drifts by at most "
+    f"{MOST_DRIFT:g} eV/atom/ps within its standard error, and deviates by at most {MOST_RATIO:g} times as much as "
+    "with single steps, which are shown for comparison. With a thermostat, check averages at the outer step that you use."
 )
 
 
@@ -75,8 +75,12 @@ def described(trial: Trial) -> str:
     """A trial in a line."""
     masses = "" if trial.hydrogen is None else f", hydrogens of {trial.hydrogen:g} amu"
     steps = f"{trial.inner:g} fs, single" if trial.count == 1 else f"{trial.inner:g} fs x {trial.count}"
-    said = trial.failed or f"energy ±{number(trial.deviation)} meV, drift {trial.drift:.1e} eV/atom/ps"
+    said = trial.failed or f"energy ±{number(trial.deviation)} meV, drift {_drift(trial)} eV/atom/ps"
     return f"{steps}{masses}: {said} ({trial.length:.2g} ps)"
+
+
+def _drift(trial: Trial) -> str:
+    return f"{trial.drift:.1e} ± {trial.uncertainty:.0e}"
 
 
 def table(found: Sequence[Trial], speed: Speed) -> Table:
@@ -91,7 +95,7 @@ def table(found: Sequence[Trial], speed: Speed) -> Table:
             f"{one.outer:g}",
             number(one.length),
             "–" if one.failed else number(one.deviation),
-            one.failed or f"{one.drift:.1e}",
+            one.failed or _drift(one),
             "yes" if one.is_stable else "no",
             number(_nanoseconds(one, speed)),
         ]
