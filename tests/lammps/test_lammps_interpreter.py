@@ -93,3 +93,20 @@ def test_an_old_lammps_is_refused(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "LAMMPS must be of 2024 or newer" in done.stderr
+
+
+def test_the_script_for_slurm_continues_from_the_newest_restart_file(tmp_path):
+    """With an srun that prints what it is given."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    script = ROOT / "examples" / "cluster" / "lammps.slurm"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "LMP": "mine"}
+    for name in ("none", "water.10.restart", "water.20.restart"):
+        if name != "none":
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (10, int(name.split(".")[1])))
+        done = subprocess.run(
+            ["bash", script, "in.water", "-log", "x"], env=environment, cwd=tmp_path, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == f"mine -in in.water -var again {int(name != 'none')} -var restart {name} -log x"

@@ -67,6 +67,7 @@ class Calculator(AseCalculator):
             spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
         coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
             `torchmdx.load`.
+        head: Of a file with several; None: its default.
     """
 
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]
@@ -88,6 +89,7 @@ class Calculator(AseCalculator):
         coulomb_cutoff: float | None = None,
         coulomb: str | None = None,
         coulomb_accuracy: float | None = None,
+        head: str | None = None,
         **others: Any,
     ) -> None:
         self.lock = ThreadLock()
@@ -98,7 +100,8 @@ class Calculator(AseCalculator):
         require_known(others)
         dtype = dtype_named(dtype)
         target, several = chosen_devices(device, devices, mode)
-        self.potential = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb, coulomb_accuracy)
+        treatment = (coulomb_cutoff, coulomb, coulomb_accuracy, head)
+        self.potential = prepare_potential(potential, DTYPES[dtype], target, *treatment)
         if self.potential.predicts_charges:
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
@@ -109,7 +112,7 @@ class Calculator(AseCalculator):
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
         self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, coulomb_accuracy=coulomb_accuracy)
-        self.parameters.update(origin_of(self.potential).info)
+        self.parameters.update(head=head, **origin_of(self.potential).info)
         self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
         self.pool = self._make_pool(stress=False)
 

@@ -154,12 +154,20 @@ class DomainStep:
 
         Args:
             flux: False for `edge_virials`, True for `flux_virials`.
+
+        Raises:
+            ValueError: For a potential that cannot be divided (`why_not`): its energy is no sum over edges.
         """
+        if self.undivided is not None:
+            raise ValueError(
+                f"virials of atoms need energies of atoms that depend on their surroundings alone: {self.undivided}"
+            )
         if self.num_owned == 0:
             return np.zeros((self.num_atoms, 3, 3))
         step = self._assigned()
         assert self._atoms is not None
         domain = self._domain(self.inputs.copy(), *self._atoms, step.buffers.host_inputs["cell"][0].double().numpy())
+        assert isinstance(domain, Domain)
         found = flux_virials(self.potential, domain, self.reach) if flux else edge_virials(self.potential, domain)
         return found.cpu().numpy()
 
@@ -191,7 +199,8 @@ class DomainStep:
 
     def _domain(
         self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
-    ) -> Domain:
+    ) -> Batch:
+        """A `Domain`; of a potential that cannot be divided, a whole system."""
         levels = self.num_hops + 1
         within = np.searchsorted(hops, np.arange(levels), side="right")
         whole: dict[str, Any] = dict(

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import types
 
 import numpy as np
 import pytest
@@ -24,9 +25,13 @@ from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.plan import few_atoms, machine_named
 from torchmdx.engines.plan.clusters import AtomClusters
 from torchmdx.engines.plan.launch_sizes import Tiles
+from torchmdx.step.change import gave_up
 
 __all__ = ["charged"]  # a fixture
 PLAN = AtomClusters(2, 5, 8, 2, True)  # the last cluster has one of nine atoms
+
+
+ORDERS = (("EMULATED_ORDER", "1"), ("EMULATED_AHEAD", "8,8"), ("EMULATED_AHEAD", "4,39"))  # of the emulated blocks
 
 
 class Emulated:
@@ -126,12 +131,32 @@ def test_two_layers_agree_in_any_order_of_threads_and_again(library, charged, mo
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
     forces = found.forces.clone()
-    for name, value in (("EMULATED_ORDER", "1"), ("EMULATED_AHEAD", "8,8"), ("EMULATED_AHEAD", "4,39")):
+    for name, value in ORDERS if coulomb else ():
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             found.forces.zero_()
             assert torch.equal(fast.run(*inputs).forces, forces)
     assert not fast.charged_launch.gave_up()
+    fast.charged_launch.memory["counters"][1] = 1  # as if blocks had waited in vain
+    fast.run(*inputs)
+    assert found.forces.isnan().all()
+    assert found.energy.isnan().all()
+
+
+@needs_kernels
+def test_an_engine_takes_several_launches_after_one_gave_up(charged, monkeypatch):
+    monkeypatch.setattr(FastTensorNet2, "use_clusters", lambda model: None)
+    engine = engine_for(made([CoulombConfig()]), charged, None, monkeypatch)
+    engine.reserve(80)
+    assert engine.name == "kernels and priors, float32, one launch"
+    assert not engine.gave_up()
+    engine.model.single.memory["counters"][1] = 1
+    step = types.SimpleNamespace(engine=engine)
+    assert gave_up(step)
+    engine.reserve(80)
+    assert engine.name == "kernels and priors, float32"
+    assert engine.model.single is None
+    assert not gave_up(step)
 
 
 @needs_kernels

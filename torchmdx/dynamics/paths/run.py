@@ -57,7 +57,7 @@ def neb(
 
     Example::
 
-        path = torchmdx.neb(reactant, product, "model.safetensors")
+        path = torchmdx.neb(minima[0], minima[1], "model.safetensors")
         print(path.converged, path.forward, path.backward)
 
     FIRE moves all images at once, with the improved tangent; the highest climbs once the others are near the path.

@@ -42,7 +42,7 @@ def view(structures: Atoms | Iterable[Atoms], *, title: str | None = None, heigh
     Example::
 
         torchmdx.view(atoms)
-        torchmdx.view(frames, title="Relaxation").save("relaxation.html")
+        torchmdx.view(many, title="Molecules").save("molecules.html")
 
     The energies, forces and temperatures that frames carry are plotted next to them.
 

@@ -38,18 +38,18 @@ TWO_PI = tl.constexpr(2 * math.pi)
 TURN = tl.constexpr(2.0**32)
 
 
-@triton.jit(do_not_specialize=["num_atoms"])
+@triton.jit(do_not_specialize=["num_atoms", "last", "nx", "ny", "nz"])
 def weigh(
-    PLACE, SYSTEM, SLOT, POLYNOMIALS, FIRST, WEIGHTS, KEY, num_atoms, NX: tl.constexpr, NY: tl.constexpr,
-    NZ: tl.constexpr, P: tl.constexpr, SIDE: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr,
+    PLACE, SYSTEM, SLOT, POLYNOMIALS, FIRST, WEIGHTS, KEY, num_atoms, last, nx, ny, nz, P: tl.constexpr,
+    SIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Splines of some atoms, and their tiles; LAST is the tile of atoms of systems without periodic directions."""
+    """Splines of some atoms, and their tiles; `last` is the tile of atoms of systems without periodic directions."""
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here = i < num_atoms
     slot = tl.load(SLOT + tl.load(SYSTEM + i, mask=here, other=0), mask=here, other=-1)
     key = slot
     for axis in tl.static_range(3):
-        points = NX if axis == 0 else NY if axis == 1 else NZ
+        points = nx if axis == 0 else ny if axis == 1 else nz
         turns = tl.load(PLACE + i * 3 + axis, mask=here, other=0).to(tl.int64) & 0xFFFFFFFF
         steps = turns * points
         first = (steps >> 32).to(tl.int32)
@@ -63,30 +63,27 @@ def weigh(
                     value = value * w + tl.load(POLYNOMIALS + (kind * P + d) * P + P - 1 - n)
                 at = ((i * 2 + kind) * 3 + axis) * P + d
                 tl.store(WEIGHTS + at, value.to(tl.float32), mask=here)
-    tl.store(KEY + i, tl.where(slot < 0, LAST, key), mask=here)
+    tl.store(KEY + i, tl.where(slot < 0, last, key), mask=here)
 
 
 @triton.jit
-def _along(FIRST, WEIGHTS, i, there, point, AXIS: tl.constexpr, N: tl.constexpr, P: tl.constexpr):
+def _along(FIRST, WEIGHTS, i, there, point, points, AXIS: tl.constexpr, P: tl.constexpr):
     """Weights [points, atoms] along an axis of points [points,1] for atoms i [1,atoms]."""
     below = tl.load(FIRST + i * 3 + AXIS, mask=there, other=0) - point
-    below = tl.where(below < 0, below + N, below)
+    below = tl.where(below < 0, below + points, below)
     return tl.load(WEIGHTS + (i * 6 + AXIS) * P + below, mask=there & (below < P), other=0.0)
 
 
-@triton.jit(do_not_specialize=["apart"])
+@triton.jit(do_not_specialize=["apart", "nx", "ny", "nz"])
 def spread(
-    ORDER, STARTS, FIRST, WEIGHTS, Q, GRID, apart, NX: tl.constexpr, NY: tl.constexpr, NZ: tl.constexpr,
-    P: tl.constexpr, M: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr,
-    POINTS: tl.constexpr, ATOMS: tl.constexpr,
+    ORDER, STARTS, FIRST, WEIGHTS, Q, GRID, apart, nx, ny, nz, P: tl.constexpr, M: tl.constexpr, WIDE: tl.constexpr,
+    CHANNELS: tl.constexpr, SIDE: tl.constexpr, POINTS: tl.constexpr, ATOMS: tl.constexpr,
 ):  # fmt: skip
     """Charges on the points of a tile, from the atoms of this tile and of those above it along each axis."""
-    TX: tl.constexpr = NX // SIDE
-    TY: tl.constexpr = NY // SIDE
-    TZ: tl.constexpr = NZ // SIDE
+    tx, ty, tz = nx // SIDE, ny // SIDE, nz // SIDE
     REACH: tl.constexpr = (P + SIDE - 2) // SIDE + 1  # tiles along an axis
     tile, slot = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    bx, by, bz = tile // (TY * TZ), tile // TZ % TY, tile % TZ
+    bx, by, bz = tile // (ty * tz), tile // tz % ty, tile % tz
     point = tl.arange(0, POINTS)
     x = (bx * SIDE + point // (SIDE * SIDE))[:, None]
     y = (by * SIDE + point // SIDE % SIDE)[:, None]
@@ -96,39 +93,39 @@ def spread(
     total = tl.zeros((POINTS, CHANNELS), tl.float32)
     # Tiles along the last axis follow each other in the order of the atoms, up to the end of the cell.
     for line in range(REACH * REACH * 2):
-        cx, cy = (bx + line // (2 * REACH)) % TX, (by + line // 2 % REACH) % TY
-        low, high = bz, tl.minimum(bz + REACH, TZ)
+        cx, cy = (bx + line // (2 * REACH)) % tx, (by + line // 2 % REACH) % ty
+        low, high = bz, tl.minimum(bz + REACH, tz)
         if line % 2 == 1:
-            low, high = 0 * bz, tl.maximum(bz + REACH - TZ, 0)
-        row = slot * (TX * TY * TZ) + (cx * TY + cy) * TZ
+            low, high = 0 * bz, tl.maximum(bz + REACH - tz, 0)
+        row = slot * (tx * ty * tz) + (cx * ty + cy) * tz
         end = tl.load(STARTS + row + high)
         for start in range(tl.load(STARTS + row + low), end, ATOMS):
             at = start + tl.arange(0, ATOMS)
             there = at < end
             i = tl.load(ORDER + at, mask=there, other=0)
-            weight = _along(FIRST, WEIGHTS, i[None, :], there[None, :], x, 0, NX, P)
-            weight *= _along(FIRST, WEIGHTS, i[None, :], there[None, :], y, 1, NY, P)
-            weight *= _along(FIRST, WEIGHTS, i[None, :], there[None, :], z, 2, NZ, P)
+            weight = _along(FIRST, WEIGHTS, i[None, :], there[None, :], x, nx, 0, P)
+            weight *= _along(FIRST, WEIGHTS, i[None, :], there[None, :], y, ny, 1, P)
+            weight *= _along(FIRST, WEIGHTS, i[None, :], there[None, :], z, nz, 2, P)
             q = tl.load(Q + i[:, None] * WIDE + channel[None, :], mask=there[:, None] & (m < M)[None, :], other=0.0)
             total += tl.dot(weight, q, input_precision="tf32x3")
-    place = ((x * NY + y) * NZ + z).to(tl.int64)
-    tl.store(GRID + (slot * M + m)[None, :] * (NX * NY * NZ) + place, total, mask=(m < M)[None, :])
+    place = ((x * ny + y) * nz + z).to(tl.int64)
+    tl.store(GRID + (slot * M + m)[None, :] * (nx * ny * nz) + place, total, mask=(m < M)[None, :])
 
 
-@triton.jit(do_not_specialize=["num_waves"])
+@triton.jit(do_not_specialize=["num_waves", "nx", "ny", "nz"])
 def convolve(
-    DUAL, VOLUME, SPLINES, W, PERIODIC, WAVES, VECTOR, POWER, num_waves, NX: tl.constexpr, NY: tl.constexpr,
-    NZ: tl.constexpr, ALPHA: tl.constexpr, BACKGROUND: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    DUAL, VOLUME, SPLINES, W, PERIODIC, WAVES, VECTOR, POWER, num_waves, nx, ny, nz, ALPHA: tl.constexpr,
+    BACKGROUND: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Multiplies some waves of a system by amplitudes. The first is the uniform background."""
     slot = tl.program_id(1).to(tl.int64)
     s = tl.load(PERIODIC + slot).to(tl.int64)
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kept = k < num_waves
-    HALF: tl.constexpr = NZ // 2 + 1
-    a, b, c = k // (NY * HALF), k // HALF % NY, k % HALF
-    n0 = tl.where(2 * a > NX, a - NX, a).to(tl.float64)
-    n1 = tl.where(2 * b > NY, b - NY, b).to(tl.float64)
+    half = nz // 2 + 1
+    a, b, c = k // (ny * half), k // half % ny, k % half
+    n0 = tl.where(2 * a > nx, a - nx, a).to(tl.float64)
+    n1 = tl.where(2 * b > ny, b - ny, b).to(tl.float64)
     n2 = c.to(tl.float64)
     dual = DUAL + s * 9
     kx = TWO_PI * (n0 * tl.load(dual) + n1 * tl.load(dual + 3) + n2 * tl.load(dual + 6))
@@ -138,8 +135,8 @@ def convolve(
     used = square > 0
     square = tl.where(used, square, 1.0)
     volume = tl.load(VOLUME + s)
-    splines = tl.load(SPLINES + a, mask=kept, other=0.0) * tl.load(SPLINES + NX + b, mask=kept, other=0.0)
-    splines *= tl.load(SPLINES + NX + NY + c, mask=kept, other=0.0)
+    splines = tl.load(SPLINES + a, mask=kept, other=0.0) * tl.load(SPLINES + nx + b, mask=kept, other=0.0)
+    splines *= tl.load(SPLINES + nx + ny + c, mask=kept, other=0.0)
     amplitude = 2 * TWO_PI / volume * splines * tl.exp(-square / (4 * ALPHA * ALPHA)) / square
     amplitude = tl.where(used, amplitude, tl.where(k == 0, -BACKGROUND / volume, 0.0))
     at = s * num_waves + k
@@ -157,10 +154,10 @@ def convolve(
     tl.store(POWER + at, tl.where(c == 0, 1.0, 2.0) * amplitude * power.to(tl.float64), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_atoms", "apart"])
+@triton.jit(do_not_specialize=["num_atoms", "apart", "nx", "ny", "nz"])
 def gather(
-    ORDER, SYSTEM, SLOT, DUAL, FIRST, WEIGHTS, FIELD, Q, W, FIELDS, SLOPES, num_atoms, apart, NX: tl.constexpr,
-    NY: tl.constexpr, NZ: tl.constexpr, P: tl.constexpr, M: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    ORDER, SYSTEM, SLOT, DUAL, FIRST, WEIGHTS, FIELD, Q, W, FIELDS, SLOPES, num_atoms, apart, nx, ny, nz,
+    P: tl.constexpr, M: tl.constexpr, WIDE: tl.constexpr, CHANNELS: tl.constexpr,
     ATOMS: tl.constexpr, FORCES: tl.constexpr,
 ):  # fmt: skip
     """Potentials at some atoms, and gradients in their positions."""
@@ -177,16 +174,16 @@ def gather(
     x, y, z = field, field, field
     mask = seen[:, None] & (m < M)[None, :]
     for dx in range(P):
-        px = tl.where(fx < dx, fx - dx + NX, fx - dx)
+        px = tl.where(fx < dx, fx - dx + nx, fx - dx)
         wx = tl.load(WEIGHTS + i * (6 * P) + dx, mask=seen, other=0.0)
         vx = tl.load(WEIGHTS + (i * 6 + 3) * P + dx, mask=seen, other=0.0)
         for dy in range(P):
-            py = tl.where(fy < dy, fy - dy + NY, fy - dy)
+            py = tl.where(fy < dy, fy - dy + ny, fy - dy)
             wy = tl.load(WEIGHTS + (i * 6 + 1) * P + dy, mask=seen, other=0.0)
             vy = tl.load(WEIGHTS + (i * 6 + 4) * P + dy, mask=seen, other=0.0)
-            row = slot * (NX * NY * NZ) + (px * NY + py) * NZ
+            row = slot * (nx * ny * nz) + (px * ny + py) * nz
             for dz in tl.static_range(P):
-                pz = tl.where(fz < dz, fz - dz + NZ, fz - dz)
+                pz = tl.where(fz < dz, fz - dz + nz, fz - dz)
                 wz = tl.load(WEIGHTS + (i * 6 + 2) * P + dz, mask=seen, other=0.0)
                 near = tl.load(FIELD + (row + pz)[:, None] * M + m[None, :], mask=mask, other=0.0)
                 field += (wx * wy * wz)[:, None] * near
@@ -201,7 +198,7 @@ def gather(
         wq = tl.load(Q + i.to(tl.int64)[:, None] * WIDE + channel[None, :], mask=mask, other=0.0)
         wq *= tl.load(W + m, mask=m < M, other=0.0)[None, :]
         # From steps of the grid to Å.
-        sx, sy, sz = NX * tl.sum(wq * x, 1), NY * tl.sum(wq * y, 1), NZ * tl.sum(wq * z, 1)
+        sx, sy, sz = nx * tl.sum(wq * x, 1), ny * tl.sum(wq * y, 1), nz * tl.sum(wq * z, 1)
         dual = DUAL + system * 9
         for axis in tl.static_range(3):
             slope = sx * tl.load(dual + axis, mask=seen, other=0.0).to(tl.float32)
@@ -222,7 +219,6 @@ class MeshSum:
         assert mesh is not None
         self.alpha, self.background = vectors.splitting.alpha, vectors.splitting.background
         self.shape, self.channels, self.wide = shape, channels, wide
-        self.sizes = dict(NX=shape[0], NY=shape[1], NZ=shape[2])
         self.order = dict(P=mesh.order)
         self.tiles = math.prod(shape) // POINTS
         self.count = len(vectors.periodic)
@@ -244,22 +240,22 @@ class MeshSum:
         first, key = place.new_empty(n, 3), place.new_empty(n)
         values = charges.new_empty(n, 2, 3, self.order["P"])
         weigh[(triton.cdiv(n, ROWS),)](
-            place, system_index, self.slots, self.polynomials, first, values, key, n, **self.sizes, **self.order,
-            SIDE=SIDE, LAST=self.count * self.tiles, ROWS=ROWS,
+            place, system_index, self.slots, self.polynomials, first, values, key, n, self.count * self.tiles,
+            *self.shape, **self.order, SIDE=SIDE, ROWS=ROWS,
         )  # fmt: skip
         keys, order = torch.sort(key, stable=True)
         starts = torch.searchsorted(keys, self.ends, out_int32=True)
         grid = charges.new_empty(self.count, m, *self.shape)
         spread[(self.tiles, self.count)](
-            order, starts, first, values, charges, grid, apart, **self.sizes, **self.order, **self.channels,
-            **self.wide, SIDE=SIDE, POINTS=POINTS, ATOMS=NEAR,
+            order, starts, first, values, charges, grid, apart, *self.shape, **self.order, **self.channels, **self.wide,
+            SIDE=SIDE, POINTS=POINTS, ATOMS=NEAR,
         )  # fmt: skip
         waves = torch.fft.rfftn(grid, dim=(2, 3, 4)).contiguous()
         vector = dual.new_empty(len(dual), self.num_waves, 3)
         power = dual.new_zeros(len(dual), self.num_waves)
         convolve[(triton.cdiv(self.num_waves, WAVES), self.count)](
             dual, volume, self.splines, weights, periodic, torch.view_as_real(waves), vector, power, self.num_waves,
-            **self.sizes, ALPHA=self.alpha, BACKGROUND=self.background, M=m, BLOCK=WAVES,
+            *self.shape, ALPHA=self.alpha, BACKGROUND=self.background, M=m, BLOCK=WAVES,
         )  # fmt: skip
         # Not divided by the number of points.
         field = torch.fft.irfftn(waves, s=self.shape, dim=(2, 3, 4), norm="forward")
@@ -267,6 +263,6 @@ class MeshSum:
         self.found = (charges.new_empty(1, n, self.channels["CHANNELS"]), charges.new_empty(1, n, 3))
         gather[(triton.cdiv(n, GATHERED),)](
             order, system_index, self.slots, dual, first, values, field, charges, weights, *self.found, n, apart,
-            **self.sizes, **self.order, **self.channels, **self.wide, ATOMS=GATHERED, FORCES=forces, num_warps=1,
+            *self.shape, **self.order, **self.channels, **self.wide, ATOMS=GATHERED, FORCES=forces, num_warps=1,
         )  # fmt: skip
         return vector, power
