@@ -66,6 +66,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     "docs/free_energies.md",
     "docs/report.md",
     "docs/tutorial_training.md",
+    "docs/distill.md",
 )
 @pytest.mark.parametrize("page", RUNNING)
 def test_blocks_run(page, folder, capfd):

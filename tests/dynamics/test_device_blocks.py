@@ -65,17 +65,19 @@ def test_steps_are_those_of_the_host(potentials, systems, options):
 
 
 @needs_kernels
-@pytest.mark.parametrize("integrator", [Langevin(5.0), Bussi(0.01)])
-def test_so_they_are_at_constant_pressure(potentials, integrator):
+@pytest.mark.parametrize(("integrator", "small"), [(Langevin(5.0), False), (Bussi(0.01), False), (Langevin(5.0), True)])
+def test_so_they_are_at_constant_pressure(potentials, integrator, small):
     atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
     atoms.rattle(0.05, seed=3)
     options = dict(integrator=integrator, barostat=CellRescaling(1.0, 0.1), inner=2)
+    options |= dict(max_force_difference=1e-9, small_steps=True) if small else {}
     host, device = loops(potentials, [System.from_ase(atoms)], **options)
     expected, found = at(host, 6), at(device, 6)
     assert abs(found.volume[0] / atoms.get_volume() - 1) > 1e-6
     np.testing.assert_allclose(found.cell, expected.cell, rtol=1e-7)
     np.testing.assert_allclose(found.positions, expected.positions, atol=1e-5)
     np.testing.assert_allclose(found.pressure, expected.pressure, rtol=1e-3)
+    assert device.num_small_blocks == host.num_small_blocks == 3 * small
 
 
 @needs_kernels

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_option, coulomb_treatment, model_of
+from torchmdx.commands.options import add_model_option, coulomb_treatment, model_of, with_chosen_head
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.runtime.wording import counted
@@ -138,7 +138,7 @@ def _potential_and_data(options: argparse.Namespace) -> tuple[list[str] | None, 
     if not files:
         assert model is not None
         raise ValueError(f"evaluate needs labelled structures, got only the potential {model[0]!r}")
-    return model, files
+    return with_chosen_head(model, options.head), files
 
 
 def _data_name(options: argparse.Namespace, sets: Any) -> str:

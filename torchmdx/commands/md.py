@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 from typing import Any
 
@@ -54,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     if options.fast == "auto":
-        options.fast = _distilled(options, interrupts)
+        from torchmdx.commands.distill import automatic
+
+        options.fast = automatic(options, interrupts)
         if options.fast is None:
             return interrupts.status
     if options.engine == "torchmdx":
@@ -77,15 +78,6 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     from torchmdx.commands.md_openmm import run as openmm_run
 
     return openmm_run.run(options, interrupts)
-
-
-def _distilled(options: argparse.Namespace, interrupts: Interrupts) -> str | None:
-    """The file of a fast potential for the potential and the structure of the options; None if a signal stopped it."""
-    if importlib.util.find_spec("torchmdx.commands.distill") is None:
-        raise ValueError("--fast auto needs `torchmdx distill`, which this version does not have: give a FILE")
-    distill = importlib.import_module("torchmdx.commands.distill")
-    found: str | None = distill.automatic(options, interrupts)
-    return found
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import openmm
 from openmm import app, unit
 
-from torchmdx.checkpoints.locate import is_run_folder, locate
+from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
 from torchmdx.checkpoints.potentials import shipped
-from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
+from torchmdx.checkpoints.prepare import PotentialSource, chosen_head, prepare_potential
 from torchmdx.checkpoints.run_folder import files_in
 from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.models.ensemble import Ensemble, members_of
@@ -70,6 +70,7 @@ def add_potential(
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
     coulomb_accuracy: float | None = None,
+    head: str | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
@@ -96,6 +97,7 @@ def add_potential(
             which the potential's own charges interact, as `create_mixed_system` makes them.
         coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy in a periodic box, as for
             `torchmdx.load`.
+        head: Of a file with several; None: its default.
 
     Raises:
         ValueError: For a missing transport.
@@ -103,6 +105,7 @@ def add_potential(
         ImportError: For a missing transport.
     """
     require_known(transport, force_group)
+    potential = chosen_head(potential, head)
     chosen, (is_periodic, missing_box) = checked_atoms(system, topology, atoms), choose_box(system, topology, periodic)
     links, checkpoint = checked_links(link_atoms, chosen, system.getNumParticles()), checkpoint_of(potential)
     numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
@@ -169,7 +172,8 @@ def checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
         return _name_or_path(locate())
     if isinstance(potential, (str, Path)):
         if is_run_folder(potential):
-            return tuple(str(file.resolve()) for file in files_in(Path(potential)))
+            folder, head = split_head(potential)
+            return tuple(str(with_head(file.resolve(), head)) for file in files_in(Path(folder or potential)))
         return _name_or_path(locate(potential))
     if isinstance(potential, (Potential, Ensemble)):
         return None

@@ -60,14 +60,23 @@ def _require_no_virtual_sites(system: openmm.System, region: frozenset[int]) -> 
             )
 
 
+# The first letters of forces of polarizable force fields: Drude oscillators, AMOEBA, HIPPO.
+POLARIZABLE = ("Drude", "Amoeba", "Hippo")
+
+
 def require_known_forces(system: openmm.System, region: frozenset[int], choice: TermChoice) -> None:
     """Raises ValueError for a force whose part inside the region is unknown."""
     for index, force in enumerate(system.getForces()):
         if force.getName() not in choice.keep and not _is_known(force, region):
+            advice = "If it is a bias, add its name to keep, or add it to the mixed system instead"
+            if type(force).__name__.startswith(POLARIZABLE):
+                advice = (
+                    "It belongs to a polarizable force field, whose induced dipoles depend on the atoms on both sides "
+                    "of the border: use one with fixed charges"
+                )
             raise ValueError(
                 "the system must have no force whose part inside the ML region is unknown, "
-                f"got {described(force)} (force {index}). If it is a bias, add its name to keep, or add it to the "
-                "mixed system instead"
+                f"got {described(force)} (force {index}). {advice}"
             )
 
 

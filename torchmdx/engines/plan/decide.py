@@ -120,8 +120,8 @@ def plan(
 
 def _built_in(request: Request) -> Plan:
     found = _empty(request, EXACT, "float64 takes the exact model")
-    if request.precision == "float64":
-        return replace(found, stages=(_exact("the reference; fused kernels and C code have float32"),))
+    if request.precision == "float64" and request.machine.is_gpu:
+        return replace(found, stages=(_exact("the reference; fused kernels have float32"),))
     on_device = _on_gpu if request.machine.is_gpu else _on_cpu
     return on_device(found, request.network, request.config, request.priors)
 
@@ -192,8 +192,8 @@ def why_not_compiled(network: Network, machine: Machine) -> str | None:
         return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
     if (reason := network.unknown or _why_not_head(network)) is not None:
         return reason
-    if network.dtype != "float32":
-        return f"its weights must be torch.float32, got torch.{network.dtype}"
+    if network.dtype not in ("float32", "float64"):
+        return f"its weights must be torch.float32 or torch.float64, got torch.{network.dtype}"
     return None if machine.compiled else "it needs the compiled library"
 
 
@@ -220,12 +220,14 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
     reason, machine = why_not_compiled(network, found.machine), found.machine
     if reason is None:
         why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"
-        stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
+        stage = Stage("network", "C, one call", f"{network.dtype} weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
         if network.kind == "QET":
             why = "features in C on the CPU, equilibration and head between the passes"
             stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
+    if found.precision == "float64":
+        return replace(found, why=f"float64 takes the exact model: {reason}", stages=(_exact(reason),))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
     return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")
 
