@@ -29,7 +29,8 @@ ABOUT = (
     "Runs at constant energy from unseen frames, at the temperature of the dynamics. Inner steps have the fast model's "
     "forces, outer steps the difference to the potential's. Stable: the energy drifts by at most "
     f"{MOST_DRIFT:g} eV/atom/ps within its standard error, and deviates by at most {MOST_RATIO:g} times as much as "
-    "with single steps, which are shown for comparison. With a thermostat, check averages at the outer step that you use."
+    "with single steps, which are shown for comparison. With a thermostat, check averages at the outer step that you "
+    "use."
 )
 
 
