@@ -7,14 +7,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.blocks import in_blocks
+from torchmdx.evaluation.block_plan import Extent
+from torchmdx.evaluation.blocks import BlockedTensorNet
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
+from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.explicit import copies, search_explicitly
+from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.cell import complete
 from torchmdx.structures.domain import Domain
+
+# About as many; it decides how many threads an evaluation uses.
+EDGES_OF_AN_ATOM = 50
 
 
 @runs_on(device_of_potential)
@@ -25,7 +31,8 @@ def edge_virials(potential: Potential | Ensemble, domain: Domain) -> Tensor:
     W_i = ½ Σ v_e ⊗ ∂E/∂v_e over the edges e from and to atom i, where E is the energy of the owned atoms. As the
     energy of an atom depends on edges between other atoms, this is one division among many that have the same sum.
     """
-    return _mean([_edge_virials(member, domain) for member in members_of(potential)])
+    with limited_to(_threads(potential, domain)):
+        return _mean([_edge_virials(member, domain) for member in members_of(potential)])
 
 
 @runs_on(device_of_potential)
@@ -40,9 +47,29 @@ def flux_virials(potential: Potential | Ensemble, domain: Domain, reach: float) 
     Args:
         reach: The distance up to which atoms influence the energy of an atom, Å.
     """
-    whole, originals = _unfolded(domain, reach)
-    found = _mean([_flux_virials(member, whole) for member in members_of(potential)])
+    cutoff = max(float(member.config.cutoff) for member in members_of(potential))
+    whole, originals = _unfolded(domain, reach, cutoff)
+    with limited_to(_threads(potential, whole)):
+        found = _mean([_flux_virials(member, whole) for member in members_of(potential)])
     return found.new_zeros(domain.num_atoms, 3, 3).index_add(0, originals.to(found.device), found)
+
+
+class _OwnedTensorNet(BlockedTensorNet):
+    """Features of the owned atoms of a domain. within [k]: how many atoms have at most k hops; layers need fewer."""
+
+    def forward(self, edges: Edges, vectors: Tensor, atomic_numbers: Tensor, charge: Tensor) -> Tensor:
+        """[N,C], zero for other atoms."""
+        found = super().forward(edges, vectors, atomic_numbers, charge)
+        return torch.nn.functional.pad(found, (0, 0, 0, edges.num_atoms - len(found)))
+
+    def _extent(self, layers: int) -> Extent:
+        count = self.within[len(self.network.layers) - layers]
+        return Extent(count, count)
+
+
+def _threads(potential: Potential | Ensemble, domain: Domain) -> int | None:
+    on_cpu = potential.device.type == "cpu"
+    return num_threads(EDGES_OF_AN_ATOM * domain.num_atoms, exact=True) if on_cpu else None
 
 
 def _mean(found: list[Tensor]) -> Tensor:
@@ -51,8 +78,7 @@ def _mean(found: list[Tensor]) -> Tensor:
 
 def _energies(potential: Potential, domain: Domain) -> tuple[Tensor, Tensor, Domain, Tensor, Tensor]:
     """Energies [N] of owned atoms, leaves (positions, vectors), the domain on the device, and ends of its edges."""
-    blocked = in_blocks(potential.network)
-    potential = potential if blocked is None else potential.with_network(blocked)
+    potential = potential.with_network(_OwnedTensorNet(potential.network, domain.within.tolist()))
     domain = domain.to(potential.device)
     edges = search_explicitly(domain, potential.search_cutoff(domain))
     vectors = edges.vectors(domain.positions, domain.cell, domain.system_index).to(potential.dtype).requires_grad_()
@@ -85,15 +111,19 @@ def _flux_virials(potential: Potential, domain: Domain) -> Tensor:
     return places[:, :, None] * force_of_all[:, None, :] - torch.stack(weighted, 1)
 
 
-def _unfolded(domain: Domain, reach: float) -> tuple[Domain, Tensor]:
+def _unfolded(domain: Domain, reach: float, cutoff: float) -> tuple[Domain, Tensor]:
     """The domain without periodic directions, with images up to `reach` Å away as ghosts, and their originals [M]."""
     inverse = torch.linalg.inv(complete(domain.cell, domain.pbc)[0])
     places, far = domain.positions @ inverse, reach * torch.linalg.vector_norm(inverse, dim=0)
     owned = places[domain.hops == 0]
     atoms, shifts = copies(places, domain.pbc[0], owned.min(0).values - far, owned.max(0).values + far)
-    images = (shifts != 0).any(1)
-    hops = torch.where(images, 1, domain.hops[atoms])
-    order = torch.argsort(hops, stable=True)
+    # How far outside of the block of owned atoms along any axis, at most the distance from the nearest of them.
+    outside = torch.maximum(owned.min(0).values - places[atoms] - shifts, places[atoms] + shifts - owned.max(0).values)
+    away = (outside.clamp(min=0) * (reach / far)).max(1).values
+    is_owned = (shifts == 0).all(1) & (domain.hops[atoms] == 0)
+    hops = torch.where(is_owned, 0, (away / cutoff).ceil().clamp(min=1)).to(torch.int32)
+    near = (away <= reach).nonzero().squeeze(-1)
+    order = near[torch.argsort(hops[near], stable=True)]
     atoms, shifts, hops = atoms[order], shifts[order], hops[order]
     return replace(
         domain,
@@ -101,5 +131,8 @@ def _unfolded(domain: Domain, reach: float) -> tuple[Domain, Tensor]:
         atomic_numbers=domain.atomic_numbers[atoms],
         system_index=torch.zeros_like(atoms),
         pbc=torch.zeros_like(domain.pbc),
-        hops=hops.to(torch.int32),
+        hops=hops,
+        within=torch.searchsorted(hops, torch.arange(len(domain.within), dtype=torch.int32), right=True).to(
+            torch.int32
+        ),
     ), atoms

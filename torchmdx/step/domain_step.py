@@ -152,7 +152,7 @@ class DomainStep:
         """Virials [N,3,3] eV of all atoms, ghosts included, at the positions and cell of the last evaluation.
 
         Summed over all processes, they are ∂E/∂strain (of `flux`, its transpose is the same). An evaluation of its own,
-        by autograd, which takes several times as long as a step.
+        by autograd, which takes much longer than a step.
 
         Args:
             flux: False for `edge_virials`, True for `flux_virials`.
