@@ -3,9 +3,9 @@
     python -m benchmarks.training_tail FOLDER [--only default,...] [--seeds 0,1,2] [--mace PYTHON]
 
 FOLDER has train.xyz, validation.xyz and test.xyz, with energy_xtb and forces_xtb: clusters of carbonate molecules, of
-the tutorials of MACE (solvent_xtb_train_200.xyz: the first 180 and the last 20; solvent_xtb_test.xyz: the last 120).
-PYTHON: of an environment with mace-torch 0.3.16. All run in one thread; cpu_s is the time of the training, without
-imports of MACE, which count a few seconds. Results go to training_tail.json, in meV/atom and meV/Å.
+the tutorials of MACE (solvent_xtb_train_200.xyz: isolated atoms and the first 180, and the last 20;
+solvent_xtb_test.xyz: the last 120). PYTHON: of an environment with mace-torch 0.3.16, for comparison. All run in one
+thread; cpu_s is the time of the training with imports. Results go to training_tail.json, in meV/atom and meV/Å.
 """
 
 from __future__ import annotations

@@ -61,12 +61,8 @@ def calibrate(config: Config, device: torch.device) -> None:
     files = [own.deserialized(opened(place / BEST)) for place in places]
     write_whole(directory / TOGETHER, pack(files, found[""] if heads is None else found))
     for head, factors in found.items():
-        energy, forces = map(number, factors)
-        how = (
-            f"by the errors of {counted(len(parts[head]), 'frame')} of {name}"
-            if factors != UNCALIBRATED
-            else "uncalibrated"
-        )
+        (energy, forces), count = map(number, factors), counted(len(parts[head]), "frame")
+        how = f"by the errors of {count} of {name}" if factors != UNCALIBRATED else "uncalibrated"
         of = f" of the head {head}" if head else ""
         print(f"{directory / TOGETHER}  spreads{of} times {energy} (energy) and {forces} (forces), {how}")
 
