@@ -60,6 +60,7 @@ CRYSTALS = {
     "Cu32": ("Cu", {}, 2),
     "NaCl64": ("NaCl", {"crystalstructure": "rocksalt", "a": 5.64}, 2),
     "Si216": ("Si", {}, 3),
+    "Cu108": ("Cu", {}, 3),
 }
 EXACT_ATOMS = 700
 STRETCHES = 10  # of OpenMM's steps and of evaluations, in turn, since the clock of a processor varies

@@ -1,6 +1,6 @@
 """Relaxes a molecule, and computes its vibrations, zero-point energy and Gibbs energy with ASE.
 
-Second derivatives are those of the exact model, in float64.
+Second derivatives are computed in float64.
 """
 
 from ase.build import molecule

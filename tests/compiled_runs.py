@@ -4,6 +4,7 @@ import copy
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 from ase import Atoms
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,10 @@ from torchmdx import Batch, System, evaluate
 from torchmdx.engines.choose import choose_engine
 from torchmdx.neighbors.brute_force import brute_force
 
-LIMIT = 2e-6  # of forces, relative: the norm of the error by the norm of the forces
+# Of forces, relative: the norm of the error by the norm of the forces.
+LIMITS = {torch.float32: 2e-6, torch.float64: 1e-10}
+LIMIT = LIMITS[torch.float32]
+DTYPES = pytest.mark.parametrize("dtype", LIMITS, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
 
 def batch_of(*structures, dtype=torch.float32):
@@ -26,7 +30,8 @@ def exact(potential, batch):
 
 def run(potential, batch, *, skin=0.0, spare=0, forces=True, engine=None):
     """The engine's results at a batch; skin: Å that the list reaches beyond the cutoff."""
-    engine = engine or choose_engine(potential, batch, stress=True, precision="float32")[0]
+    precision = str(potential.dtype).removeprefix("torch.")
+    engine = engine or choose_engine(potential, batch, stress=True, precision=precision)[0]
     edges = brute_force(batch, potential.cutoff + skin)
     if spare:
         edges = brute_force(batch, potential.cutoff + skin, edges.capacity + spare)
@@ -42,7 +47,8 @@ def relative(found, wanted):
     return float(difference / wanted.norm()) if float(wanted.norm()) else float(difference)
 
 
-def assert_exact(found, wanted, limit=LIMIT):
+def assert_exact(found, wanted):
+    limit = LIMITS[found.forces.dtype]
     assert relative(found.forces, wanted.forces) < limit
     if not len(wanted.energies):
         return
@@ -73,12 +79,13 @@ def assert_box_is_exact(potential, count, seed, pbc, width, skew):
         if all(d > 0.9 for d in near):
             positions.append(place)
     atoms = Atoms(random.choice([1, 6, 7, 8], len(positions)), np.reshape(positions, (-1, 3)), cell=cell, pbc=pbc)
-    batch = batch_of(atoms)
+    batch, limit = batch_of(atoms, dtype=potential.dtype), LIMITS[potential.dtype]
     found, wanted = run(potential, batch), exact(potential, batch)
+    assert found.forces.dtype == potential.dtype
     # Forces and stress may vanish by symmetry, or nearly so: the size of forces between atoms is 1 eV/Å.
     least = np.sqrt(len(positions))
-    assert float((found.forces - wanted.forces).norm()) <= LIMIT * max(least, float(wanted.forces.norm()))
-    assert float((found.energies - wanted.energies).abs().sum()) <= LIMIT * (least + float(wanted.energies.abs().sum()))
+    assert float((found.forces - wanted.forces).norm()) <= limit * max(least, float(wanted.forces.norm()))
+    assert float((found.energies - wanted.energies).abs().sum()) <= limit * (least + float(wanted.energies.abs().sum()))
     volume, known = abs(np.linalg.det(cell)), ~torch.isnan(wanted.stress)
     virial, error = (float(x[known].norm()) * volume for x in (wanted.stress, found.stress - wanted.stress))
-    assert error <= 5 * LIMIT * max(least, virial)
+    assert error <= 5 * limit * max(least, virial)

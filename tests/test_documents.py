@@ -41,7 +41,7 @@ RUNNING = [page for page in pages() if any(block.language in ("python", *COMMAND
 # Of other programs, and of scripts in tools/ and recipes/.
 FOREIGN_OPTIONS = {
     "--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint", "--no-as-needed", "--one-launch",
-    "--batches", "--peers", "--sweep", "--peer",
+    "--batches", "--peers", "--sweep", "--peer", "--arch",
 }  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     "docs/free_energies.md",
     "docs/report.md",
     "docs/tutorial_training.md",
+    "docs/distill.md",
 )
 @pytest.mark.parametrize("page", RUNNING)
 def test_blocks_run(page, folder, capfd):
@@ -277,7 +278,8 @@ def test_examples_of_docstrings_run(name, folder):
     module = importlib.import_module(
         name.split(":")[0].removesuffix(".py").replace(os.sep, ".").removesuffix(".__init__")
     )
-    files.copy_potential(folder / "model.safetensors")
+    for file in ("model.safetensors", "fast.safetensors"):
+        files.copy_potential(folder / file)
     if "openmm" in name:
         from openmmml import MLPotential
 
@@ -291,9 +293,13 @@ def ase_names(folder: Path) -> dict[str, object]:
     """What examples without OpenMM take for granted."""
     atoms = ase.build.molecule("CH3CH2OH")
     batch = Batch.of(System.from_ase(atoms))
+    ammonia = ase.build.molecule("NH3")
+    inverted = ammonia.copy()
+    inverted.positions[:, 2] *= -1
     return dict(
         atoms=atoms,
         many=[atoms, ase.build.molecule("H2O")],
+        minima=[ammonia, inverted],
         batch=batch,
         frames=[(batch.positions, batch.cell), (batch.positions * 0.9, batch.cell)],
         potential=torchmdx.load("model.safetensors", dtype=torch.float32),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 NAMES = {
     "tensornet": ("engines/cpu", "tensornet_instructions"),
+    "tensornet_double": ("engines/cpu", "tensornet_instructions"),
     "kernels": ("engines/cpu", "kernels_instructions"),
     "cell_list": ("neighbors/backends", "cell_list_search"),
 }

@@ -76,7 +76,7 @@ def run(folder: Path, count: int) -> None:
     torch.manual_seed(0)
     configs = [TensorNetConfig(cutoff=4.0, max_z=20, **config) for config in CONFIGS]
     configs += [TensorNet2Config(cutoff=4.0, max_z=20, **config) for config in CHARGED]
-    potentials = [Potential(config).float() for config in configs]
+    potentials = [Potential(config).to(dtype=dtype) for config in configs for dtype in (torch.float32, torch.float64)]
     coulombs = [Coulomb(CoulombConfig(cutoff=3.5, cut_in_vacuum=cut), 3) for cut in (False, True)]
     evaluated = 0
     for seed in range(count):
@@ -94,7 +94,7 @@ def run(folder: Path, count: int) -> None:
         results = []
         engine.MOST_KEPT_BYTES = 2**30 * (seed // len(potentials) % 2)
         # The charges of every second TensorNet2 are pulled at, as by a prior.
-        pull_of = torch.ones_like if potential.predicts_charges and seed % 4 < 2 else None
+        pull_of = torch.ones_like if potential.predicts_charges and seed % 8 < 4 else None
         for name in INSTRUCTIONS:
             size = potential, batch.num_atoms, batch.num_systems
             network = CompiledTensorNet(*size, name, charges=pull_of is not None)

@@ -24,7 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.systems import load
 from torchmdx import Dynamics, Potential, System, TensorNet2Config, TensorNetConfig
-from torchmdx.engines.plan import kernels, launch_sizes, machine
+from torchmdx.engines.plan import few_atoms, kernels, launch_sizes, machine
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.captured_step import CapturedStep
 
@@ -62,6 +62,7 @@ CASES = {
     "tiles": Case("water200", constants=((kernels, "TILE_ATOMS", 1),)),
     "charged-few": Case(SMALL, charged=True),
     "charged-layers": Case(SMALL, charged=True, layers=2, head_layers=1),
+    "charged-launch": Case(SMALL, charged=True, layers=2, head_layers=1, constants=((few_atoms, "MOST_CHARGED", 60),)),
     "charged-rows": Case(SMALL, charged=True, coulomb=False),
     "charged-box": Case(BOX, charged=True),
     "charged-two-maps": Case(BOX, charged=True, constants=MANY_EDGES, hopper=False),

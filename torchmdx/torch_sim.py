@@ -40,13 +40,15 @@ class TorchmdxModel(ModelInterface):
 
     Args:
         potential: A Potential, the path of a checkpoint, a name or an ensemble, as for Calculator.
-        precision: "float32", "float64" (the exact model), "half", "tf32" or "bfloat16", of the network.
+        precision: "float32", "float64" (on a GPU the exact model), "half", "tf32" or "bfloat16", of the network.
         dtype: Of states that torch-sim creates, and of results. In float64 coordinates are not rounded; forces have the
             precision of the network.
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
         mode: As for CapturedStep.
         compute_stress, compute_forces: What results contain; both can be set later.
-        coulomb_cutoff, coulomb: Treatment of the Coulomb energy of periodic structures, as for `torchmdx.load`.
+        coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
+            `torchmdx.load`.
+        head: Of a file with several; None: its default.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class TorchmdxModel(ModelInterface):
         compute_forces: bool = True,
         coulomb_cutoff: float | None = None,
         coulomb: str | None = None,
+        coulomb_accuracy: float | None = None,
+        head: str | None = None,
     ) -> None:
         super().__init__()
         if precision not in DTYPES:
@@ -69,7 +73,8 @@ class TorchmdxModel(ModelInterface):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         target = choose_device(device)
         require_mode(mode, target)
-        prepared = prepare_potential(potential, DTYPES[precision], target, coulomb_cutoff, coulomb)
+        treatment = (coulomb_cutoff, coulomb, coulomb_accuracy, head)
+        prepared = prepare_potential(potential, DTYPES[precision], target, *treatment)
         self._device, self._dtype = prepared.device, dtype
         self._compute_stress, self._compute_forces = compute_stress, compute_forces
         self.pool = BatchPool(prepared, mode=mode, stress=compute_stress, precision=precision)

@@ -10,7 +10,7 @@ from ase.build import bulk
 from device_loops import at
 from interpreter import DEVICE, needs_kernels
 
-from torchmdx import Dynamics, System
+from torchmdx import Dynamics, Potential, System, TensorNetConfig
 from torchmdx.dynamics import Bussi, CellRescaling, DisagreementError, Distance, Langevin
 from torchmdx.step.results import NonFiniteError
 
@@ -65,17 +65,19 @@ def test_steps_are_those_of_the_host(potentials, systems, options):
 
 
 @needs_kernels
-@pytest.mark.parametrize("integrator", [Langevin(5.0), Bussi(0.01)])
-def test_so_they_are_at_constant_pressure(potentials, integrator):
+@pytest.mark.parametrize(("integrator", "small"), [(Langevin(5.0), False), (Bussi(0.01), False), (Langevin(5.0), True)])
+def test_so_they_are_at_constant_pressure(potentials, integrator, small):
     atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
     atoms.rattle(0.05, seed=3)
     options = dict(integrator=integrator, barostat=CellRescaling(1.0, 0.1), inner=2)
+    options |= dict(max_force_difference=1e-9, small_steps=True) if small else {}
     host, device = loops(potentials, [System.from_ase(atoms)], **options)
     expected, found = at(host, 6), at(device, 6)
     assert abs(found.volume[0] / atoms.get_volume() - 1) > 1e-6
     np.testing.assert_allclose(found.cell, expected.cell, rtol=1e-7)
     np.testing.assert_allclose(found.positions, expected.positions, atol=1e-5)
     np.testing.assert_allclose(found.pressure, expected.pressure, rtol=1e-3)
+    assert device.num_small_blocks == host.num_small_blocks == 3 * small
 
 
 @needs_kernels
@@ -167,3 +169,24 @@ def test_a_graph_holds_both_potentials_and_is_what_launches_are(potentials, syst
     assert graphs.replays.captured
     assert set(graphs.replays.graphs) == {2, 1}
     assert "6 steps are replayed at once as a CUDA graph, with one evaluation of the full potential for 3" in graphs.why
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("integrator", ["verlet", "langevin", "bussi"])
+def test_inner_steps_in_one_launch_are_those_of_the_host(systems, integrator):
+    torch.manual_seed(0)
+    full, fast = (Potential(TensorNetConfig(num_layers=n)).requires_grad_(False).to(DEVICE) for n in (2, 1))
+    options = dict(integrator=integrator, frozen=[2], max_force_difference=1e3)
+    host, device = loops((full, fast), systems, **options)
+    expected, found = at(host, 9), at(device, 9)
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-6)
+    np.testing.assert_allclose(found.forces, expected.forces, atol=1e-4)
+    _, single = loops((full, fast), systems, steps_per_replay=1, **options)
+    assert_same(at(single, 9), found)
+    kept = at(device, 12)
+    velocities = kept.velocities.copy()
+    velocities[1] = 1e200
+    device.set_velocities(velocities)
+    with pytest.raises(NonFiniteError, match="fast potential: evaluation 13: .* the first is atom 1"):
+        at(device, 18)
+    assert device.snapshot().step == 12

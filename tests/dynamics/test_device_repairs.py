@@ -105,7 +105,7 @@ def test_an_ensemble_that_disagrees_ends_the_run_at_the_step_before(make_potenti
 
 @needs_kernels
 def test_an_interrupted_launch_is_settled(potential32, systems, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.plan.kernels.MOST_ONE_LAUNCH", 0)  # which has no launch of an evaluation
+    monkeypatch.setattr("torchmdx.engines.plan.few_atoms.MOST_ONE_LAUNCH", 0)  # which has no launch of an evaluation
     _, whole = loops(potential32, systems, mode="eager")
     _, loop = loops(potential32, systems, mode="eager")
     expected = at(whole, 7)
@@ -128,7 +128,7 @@ def test_an_interrupted_launch_is_settled(potential32, systems, monkeypatch):
 
 @needs_kernels
 def test_a_step_that_never_fits_is_an_error(potential32, systems, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.plan.kernels.MOST_ONE_LAUNCH", 0)  # which has no launch of an evaluation
+    monkeypatch.setattr("torchmdx.engines.plan.few_atoms.MOST_ONE_LAUNCH", 0)  # which has no launch of an evaluation
     _, loop = loops(potential32, systems)
     loop.state.launch_advance(loop.step.buffers)
     refuse = loop.step._launch

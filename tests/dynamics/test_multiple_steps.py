@@ -9,7 +9,7 @@ from oscillators import FREQUENCY, STIFFNESS, TEMPERATURE, THERMAL, last, spring
 
 import torchmdx
 from torchmdx import Dynamics, System
-from torchmdx.dynamics import Bussi, CellRescaling, DisagreementError, Distance, Langevin
+from torchmdx.dynamics import Bussi, CellRescaling, DisagreementError, Distance, Langevin, VelocityVerlet
 from torchmdx.dynamics.snapshot import load_snapshot
 from torchmdx.step.results import NonFiniteError, SpreadError
 from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
@@ -257,6 +257,16 @@ def test_a_harmonic_distribution_is_that_of_the_linear_map(factor, inner):
     for values, right in zip((squares, temperatures), expected, strict=True):
         assert abs(np.mean(values) - right) < 0.012
     assert abs(expected[0] - 1) > 0.02  # so that the test sees the scheme, not the ensemble
+
+
+@pytest.mark.parametrize(("part", "stable"), [(0.25, True), (0.5, False)])
+def test_kicks_at_half_a_period_resonate(part, stable):
+    """The energy stays with outer steps of a quarter of the period, and grows without end with those of a half."""
+    timestep = part * 2 * np.pi / FREQUENCY / 8
+    loop = springs(VelocityVerlet(), timestep, [50], fast=0.8 * STIFFNESS, inner=8)
+    energies = [found.energy[0] + found.kinetic_energy[0] for found in loop.snapshots(iter(range(8, 408, 8)))]
+    assert (max(energies) < 2 * min(energies)) == stable
+    assert stable or energies[-1] > 100 * energies[0]
 
 
 def stationary(factor, inner, timestep, kept):

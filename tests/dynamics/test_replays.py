@@ -21,7 +21,7 @@ def make(make_potential, ethanol):
 
 @needs_kernels
 def test_each_launched_step_is_an_advance_an_evaluation_and_an_end(make, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.plan.kernels.MOST_ONE_LAUNCH", 0)  # one launch does all three
+    monkeypatch.setattr("torchmdx.engines.plan.few_atoms.MOST_ONE_LAUNCH", 0)  # one launch does all three
     from torchmdx.dynamics.device_state import DeviceState
     from torchmdx.dynamics.replays import Replays
 

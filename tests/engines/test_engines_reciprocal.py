@@ -16,8 +16,11 @@ SETS = 3
 SLAB = (True, True, False)
 
 
+METHODS = ("ewald", "pme")
+
+
 def prior_of(**settings) -> Coulomb:
-    made = Coulomb(CoulombConfig(periodic="ewald", cutoff=5.0, **settings), SETS)
+    made = Coulomb(CoulombConfig(**{"periodic": "ewald", "cutoff": 5.0, **settings}), SETS)
     made.keep_lists()
     return made
 
@@ -67,8 +70,9 @@ KINDS = {"bulk": [True], "slab": [SLAB], "several": [True, False, SLAB, True], "
 
 @pytest.mark.parametrize("pbcs", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_it_is_the_differentiable_sum(pbcs, dtype):
-    prior, batch = prior_of(weights=(1.0, 0.5, 2.0)), batch_of(*pbcs)
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_the_differentiable_sum(pbcs, dtype, method):
+    prior, batch = prior_of(weights=(1.0, 0.5, 2.0), periodic=method), batch_of(*pbcs)
     charges = charges_of(batch)
     wanted = exact(prior, batch, charges)
     found = differentiate_reciprocal(prior, batch, charges.to(dtype), overflow(), stress=True)
@@ -77,20 +81,27 @@ def test_it_is_the_differentiable_sum(pbcs, dtype):
     assert found.pull.dtype == dtype
 
 
-def test_vectors_by_parts_give_the_same(monkeypatch):
-    prior, batch = prior_of(), batch_of(True)
+@pytest.mark.parametrize("method", METHODS)
+def test_sums_by_parts_give_the_same(monkeypatch, method):
+    prior, batch = prior_of(periodic=method), batch_of(True)
     charges = charges_of(batch)
     wanted = exact(prior, batch, charges)
-    monkeypatch.setattr(reciprocal, "MOST_PHASES", 50 * batch.num_atoms)
-    found = differentiate_reciprocal(prior, batch, charges, overflow(), stress=True)
+    for module in (reciprocal, reference):
+        monkeypatch.setattr(module, "MOST_PHASES", 50 * batch.num_atoms if method == "ewald" else 8**3 * SETS * 2)
+    found, again = (
+        differentiate_reciprocal(prior, batch, charges, overflow(), stress=True),
+        exact(prior, batch, charges),
+    )
     assert prior.kept.latest.count > 100
     assert difference(found, wanted) < 1e-12
+    assert difference(found, again) < 1e-12
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pbcs", [KINDS["crystals"], KINDS["several"]], ids=["crystals", "several"])
-def test_with_shapes_that_are_fixed(monkeypatch, pbcs):
+def test_with_shapes_that_are_fixed(monkeypatch, pbcs, method):
     """As in a capture: several systems pass over all atoms, and nothing is read."""
-    prior, batch = prior_of(), batch_of(*pbcs)
+    prior, batch = prior_of(periodic=method), batch_of(*pbcs)
     charges = charges_of(batch)
     wanted, flag = exact(prior, batch, charges), overflow()
     for module in (ewald, reference, base):
@@ -100,8 +111,9 @@ def test_with_shapes_that_are_fixed(monkeypatch, pbcs):
     assert not flag
 
 
-def test_energies_alone():
-    prior, batch = prior_of(), batch_of(True, SLAB)
+@pytest.mark.parametrize("method", METHODS)
+def test_energies_alone(method):
+    prior = prior_of(periodic=method)
     for pbcs in ((True,), (SLAB,)):
         batch = batch_of(*pbcs)
         charges = charges_of(batch)
@@ -112,9 +124,10 @@ def test_energies_alone():
         assert not alone.pull.any()
 
 
-def test_systems_without_atoms():
+@pytest.mark.parametrize("method", METHODS)
+def test_systems_without_atoms(method):
     empty = System.create(np.zeros((0, 3)), [], 6.0 * np.eye(3), True)
     batch = Batch.from_systems([empty, *batch_of(True).systems()])
-    found = differentiate_reciprocal(prior_of(), batch, charges_of(batch), overflow(), stress=True)
+    found = differentiate_reciprocal(prior_of(periodic=method), batch, charges_of(batch), overflow(), stress=True)
     assert not found.virial[0].any()
     assert found.energies.isfinite().all()

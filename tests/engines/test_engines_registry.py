@@ -82,7 +82,7 @@ def test_it_is_not_asked_about_domains_priors_and_float64_unless_it_says_so(trai
     facts = dict(registered=registered())
     assert plan(TensorNetConfig(), [zbl()], work, "float32", machine, **facts).engine == "C"
     assert plan(TensorNetConfig(), [], replace(work, domain=True), "float32", machine, **facts).engine == "C"
-    assert plan(TensorNetConfig(), [], work, "float64", machine, **facts).engine == "exact"
+    assert plan(TensorNetConfig(), [], work, "float64", machine, **facts).engine == "C"
     assert not asked
     assert plan(TensorNetConfig(), [], work, "tf32", machine_named("A100"), **facts).engine == "mine"
     register_engine("all", records, make, priors=True, domains=True)
@@ -139,7 +139,7 @@ def test_an_engine_can_be_chosen_by_name(trained, ethanol, name):
 def test_an_engine_named_in_float64_is_asked(trained, ethanol):
     register_engine("mine", serves, make)
     potential = trained("cpu", torch.float64)
-    assert step_of(potential, ethanol).report().engine == "exact"
+    assert step_of(potential, ethanol).report().engine == "compiled"
     assert step_of(potential, ethanol, engine="mine").report().engine == "my engine"
 
 

@@ -97,7 +97,7 @@ def test_forces_are_the_derivative_of_the_mean_energy(small, crystal):
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_members_that_are_equal_have_no_spread(trained, ethanol, count, dtype, device, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.plan.kernels.MOST_ONE_LAUNCH", 0)  # a single potential in the same kernels
+    monkeypatch.setattr("torchmdx.engines.plan.few_atoms.MOST_ONE_LAUNCH", 0)  # a single potential in the same kernels
     potential, system = trained(device, dtype), System.from_ase(ethanol)
     ensemble = Ensemble([potential] * count)
     alone = CapturedStep(potential, system, mode=insist(device), energies=True)(ethanol.positions)
@@ -125,7 +125,7 @@ def test_the_mean_can_be_differentiated_again(small, ethanol):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["ethanol", "crystal"])
 def test_a_step_equals_separate_steps(several, name, dtype, device, request, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.plan.kernels.MOST_ONE_LAUNCH", 0)  # a single potential in the same kernels
+    monkeypatch.setattr("torchmdx.engines.plan.few_atoms.MOST_ONE_LAUNCH", 0)  # a single potential in the same kernels
     atoms, members = request.getfixturevalue(name), several(device, dtype)
     options = dict(mode=insist(device), stress=True, energies=True)
     together = CapturedStep(Ensemble(members), System.from_ase(atoms), **options)
@@ -274,7 +274,7 @@ def test_padding_has_no_part_in_it(several, ethanol, cation, device, kind, monke
 
 @pytest.mark.gpu
 def test_members_are_branches_of_one_graph(several, ethanol, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.plan.kernels.MOST_ONE_LAUNCH", 0)  # a single potential in the same kernels
+    monkeypatch.setattr("torchmdx.engines.plan.few_atoms.MOST_ONE_LAUNCH", 0)  # a single potential in the same kernels
     members = several("cuda")
     single, ensemble = (
         CapturedStep(potential, System.from_ase(ethanol), mode="graph") for potential in (members[0], Ensemble(members))

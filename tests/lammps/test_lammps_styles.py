@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 from ase.calculators.lj import LennardJones
-from lammps_checks import PRESSURES, STYLE
+from lammps_checks import PRESSURES, STYLE, require_equal
 from mpi import launch, needs_lammps, setup, write
 
 import torchmdx
 from torchmdx import Potential, TensorNet2Config
 from torchmdx.lammps.example import water
+from torchmdx.models.priors.coulomb import CoulombConfig
 
 pytestmark = [needs_lammps, pytest.mark.nightly]
 OVERLAY = f"hybrid/overlay {STYLE} lj/cut 4.0"
@@ -173,11 +174,14 @@ def test_refused(tmp_path, model, name):
     assert message in found.text
 
 
-def test_potentials_that_depend_on_all_atoms_are_refused(tmp_path):
-    write(tmp_path, water(8))
+def test_potentials_that_depend_on_all_atoms_need_one_process(tmp_path):
+    atoms = water(8)
+    write(tmp_path, atoms)
     config = dict(num_channels=8, num_radial=4, num_layers=1, cutoff=3.0)
     torch.manual_seed(0)
-    torchmdx.save(Potential(TensorNet2Config(**config, num_charges=2)), tmp_path / "model.safetensors")
+    model = Potential(TensorNet2Config(**config, num_charges=2), [CoulombConfig(periodic="ewald")]).double()
+    torchmdx.save(model, tmp_path / "model.safetensors")
+    require_equal(launch(tmp_path, setup(STYLE) + "run 0\n", 1), model, atoms)
     found = launch(tmp_path, setup(STYLE) + "run 0\n", 2)
     assert found.status != 0
-    assert "can't be divided among processes" in found.text
+    assert "can't be divided among processes, and needs one that owns all atoms: a TensorNet2 conserves" in found.text

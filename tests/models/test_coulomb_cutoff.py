@@ -127,9 +127,10 @@ def test_a_cutoff_alone_truncates_what_was_summed(charged, box):
 
 def test_an_unknown_treatment_is_refused(charged, make_potential):
     with pytest.raises(
-        ValueError, match="coulomb must be one of ewald, reaction_field, reaction_field_everywhere, or None, got 'pme'"
+        ValueError,
+        match="coulomb must be one of ewald, pme, reaction_field, reaction_field_everywhere, or None, got 'p3m'",
     ):
-        Calculator(charged, coulomb="pme")
+        Calculator(charged, coulomb="p3m")
     with pytest.raises(ValueError, match="coulomb needs a potential with a Coulomb energy, got 'ewald' for"):
         Calculator(make_potential(), coulomb="ewald")
 

@@ -67,17 +67,30 @@ def test_load(charged, checkpoint, box):
     assert_summed(charged, box, float(found.energy[0]), found.forces)
     both = load([checkpoint, checkpoint], coulomb="ewald")
     assert [member.prior_configs[0].periodic for member in both] == ["auto", "auto"]
+    (config,) = load(checkpoint, coulomb="pme", coulomb_accuracy=1e-7).prior_configs
+    assert (config.periodic, config.accuracy) == ("pme", 1e-7)
+
+
+@pytest.mark.parametrize("options", [{}, dict(coulomb="reaction_field"), dict(coulomb_cutoff=8.0)])
+def test_an_accuracy_of_what_is_truncated_is_refused(checkpoint, options):
+    with pytest.raises(ValueError, match=r"coulomb_accuracy needs a sum over all images .* got 1e-06 for ionic, whose"):
+        load([checkpoint, checkpoint] if options else checkpoint, coulomb_accuracy=1e-6, **options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_calculator(charged, box, dtype):
-    box.calc = Calculator(charged.to(torch.float32) if dtype == "float32" else charged, dtype=dtype, coulomb="ewald")
+    box.calc = Calculator(
+        charged.to(torch.float32) if dtype == "float32" else charged,
+        dtype=dtype,
+        coulomb="ewald",
+        coulomb_accuracy=1e-6,
+    )
     energy, forces, stress = box.get_potential_energy(), box.get_forces(), box.get_stress(voigt=False)
     tolerance = 1e-5 if dtype == "float64" else 5e-5
     assert_summed(charged.double(), box, energy, forces, tolerance)
     np.testing.assert_allclose(stress, exact(charged, box).stress[0], rtol=0, atol=1e-6)
     assert box.calc.parameters["coulomb"] == "ewald"
-    assert box.calc.report().ewald.startswith("accuracy 1e-05")
+    assert box.calc.report().ewald.startswith("accuracy 1e-06")
 
 
 def test_stress_of_a_calculator_is_the_derivative(charged, box):
@@ -96,7 +109,7 @@ def test_stress_of_a_calculator_is_the_derivative(charged, box):
 
 
 def test_relaxation_of_a_cell(charged, box):
-    (found,) = relax([box], charged, steps=3, fmax=1e-6, cell=True, device="cpu", coulomb="ewald")
+    (found,) = relax([box], charged, steps=3, fmax=1e-6, cell=True, device="cpu", coulomb="pme", coulomb_accuracy=1e-6)
     assert_summed(charged, found.atoms, found.atoms.get_potential_energy(), found.atoms.get_forces(), 2e-5)
     assert not np.allclose(found.atoms.cell.array, box.cell.array)
 
@@ -131,7 +144,7 @@ def test_a_barostat_changes_the_cell(charged, box):
 def test_beads(charged, box):
     from torchmdx.ipi.beads import BOHR, HARTREE, load_beads
 
-    beads = load_beads(charged, box, dtype="float64", device="cpu", coulomb="ewald")
+    beads = load_beads(charged, box, dtype="float64", device="cpu", coulomb="ewald", coulomb_accuracy=1e-6)
     energies, _, virials = beads([box.positions / BOHR], [box.cell.array / BOHR])
     assert_summed(charged, box, energies[0] * HARTREE)
     wanted = -exact(charged, box).stress[0] * box.get_volume()
@@ -142,7 +155,7 @@ def test_torch_sim(charged, box):
     torch_sim = pytest.importorskip("torch_sim")
     from torchmdx.torch_sim import TorchmdxModel
 
-    model = TorchmdxModel(charged, precision="float64", device="cpu", coulomb="ewald")
+    model = TorchmdxModel(charged, precision="float64", device="cpu", coulomb="pme", coulomb_accuracy=1e-6)
     state = torch_sim.io.atoms_to_state([box], device=torch.device("cpu"), dtype=torch.float64)
     found = model(state)
     assert_summed(charged, box, float(found["energy"]), found["forces"].numpy())
@@ -164,7 +177,9 @@ def test_openmm(checkpoint, charged, box, barostat):
     system.setDefaultPeriodicBoxVectors(*vectors)
     topology.setPeriodicBoxVectors(vectors * openmm.unit.nanometer)
     options = dict(precision="float64", device="cpu", transport="python", periodic=True)
-    add_potential(system, topology, checkpoint, coulomb="ewald", **options)
+    options |= dict(coulomb="pme" if barostat else "ewald", coulomb_accuracy=1e-6)
+    force = add_potential(system, topology, checkpoint, **options)
+    assert force.evaluator.settings.coulomb_accuracy == 1e-6
     if barostat:
         system.addForce(openmm.MonteCarloBarostat(1.0, 300.0, 5))
     else:
@@ -188,13 +203,15 @@ def test_openmm(checkpoint, charged, box, barostat):
 @pytest.mark.parametrize("command", ["energy", "convert"])
 def test_commands(charged, checkpoint, box, tmp_path, capsys, command):
     write(tmp_path / "box.extxyz", box)
-    model = checkpoint
+    model, summed = checkpoint, ["--coulomb", "ewald", "--coulomb-accuracy", "1e-6"]
     if command == "convert":
         model = tmp_path / "summed.safetensors"
-        assert cli.main(["convert", str(checkpoint), str(model), "--coulomb", "ewald"]) == 0
-        assert "Coulomb energy: ewald, from --coulomb" in capsys.readouterr().out
+        assert cli.main(["convert", str(checkpoint), str(model), *summed]) == 0
+        said = capsys.readouterr().out
+        assert "Coulomb energy: ewald, from --coulomb" in said
+        assert "accuracy of the Coulomb energy: 1e-06, from --coulomb-accuracy" in said
     words = ["energy", tmp_path / "box.extxyz", "--model", model, "--device", "cpu", "--json", "--dtype", "float64"]
-    words += ["--coulomb", "ewald"] if command == "energy" else []
+    words += summed if command == "energy" else []
     assert cli.main(list(map(str, words))) == 0
     assert_summed(charged, box, json.loads(capsys.readouterr().out)[0]["energy"])
 
@@ -233,9 +250,12 @@ def test_md_and_its_restart(checkpoint, box, tmp_path, capsys, engine):
         *("--device", "cpu", "--save-every", 1, "--log-every", 1, "--seed", 1, "--no-page"),
     ]
     words = list(map(str, words))
-    assert cli.main([*words, "--steps", "2", "--coulomb", "ewald"]) == 0
+    summed = ["--coulomb", "ewald", "--coulomb-accuracy", "1e-6"]
+    assert cli.main([*words, "--steps", "2", *summed]) == 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert cli.main([*words, "--steps", "4", "--restart"]) == 2
-    assert "Coulomb energy None, was ewald" in capsys.readouterr().err
-    assert cli.main([*words, "--steps", "4", "--restart", "--coulomb", "ewald"]) == 0
+    said = capsys.readouterr().err
+    assert "Coulomb energy None, was ewald" in said
+    assert "Coulomb accuracy None, was 1e-06" in said
+    assert cli.main([*words, "--steps", "4", "--restart", *summed]) == 0

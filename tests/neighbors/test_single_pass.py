@@ -10,8 +10,9 @@ pytest.importorskip("triton")
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.neighbors.grid import choose_grid
 from torchmdx.neighbors.search import empty_edges
-from torchmdx.neighbors.single_pass import OnePassBruteForce, few_with_images
+from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList, few_with_images
 
 CUTOFF = 5.0
 CRYSTALS = {
@@ -61,6 +62,39 @@ def test_both_ways_find_the_edges_of_the_reference(name):
         assert count == int(exact.num_edges)
         assert torch.equal(edges.row_ptr, exact.row_ptr)
         assert listed(edges, count) == listed(exact, count)
+
+
+def water(length, dtype=torch.float32):
+    """Oxygen atoms in a cube, as dense as atoms of water are."""
+    number = round(0.1 * length**3)
+    places = length * torch.rand(number, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    system = System.create(places.numpy(), [8] * number, length * torch.eye(3).numpy(), True, dtype=dtype)
+    return Batch.from_systems([system])
+
+
+@pytest.mark.parametrize(
+    ("length", "bins", "candidates"),
+    [(50.0, 3, 1.0), (28.5, 3, 4.63), (33.0, 4, 1.96), (14.2, 1, 27.0), (60.0, 4, 0.422)],
+)
+def test_bins_of_a_cell_of_a_few_cutoffs(length, bins, candidates):
+    """A cell of two cutoffs of 14 Å had one bin, and its search few programs that each passed over 27 images."""
+    batch = water(length)
+    grid = choose_grid(batch, 14.0)
+    assert grid.grids[0, :3].tolist() == [bins] * 3
+    assert grid.candidates == pytest.approx(candidates * batch.num_atoms, rel=0.01)
+
+
+@needs_kernels
+def test_the_search_of_a_cell_of_two_cutoffs_keeps_all_hits():
+    batch = water(9.0).to(DEVICE)
+    exact = brute_force(batch, 4.45)
+    edges = empty_edges(batch, exact.capacity + 3)
+    search = OnePassCellList(batch, 4.45, 0.0, edges)
+    search.update(batch.positions, batch.cell)
+    count = int(edges.num_edges)
+    assert len(search.groups) == 27
+    assert listed(edges, count) == listed(exact, int(exact.num_edges))
+    assert int(search.lengths.max()) <= 32 * search.words  # else distances are computed again
 
 
 def listed(edges, count):

@@ -12,7 +12,7 @@ from mm_systems import SOLUTE, mm_system, water_box  # noqa: E402
 from openmm import app  # noqa: E402
 
 from torchmdx import load, save  # noqa: E402
-from torchmdx.openmm import find, request_derivative  # noqa: E402
+from torchmdx.openmm import add_difference, find, request_derivative  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 ON_GPU = dict(device="cuda", transport="native", precision="float32")
@@ -137,6 +137,18 @@ def test_the_difference_in_a_group_of_its_own(potential):
     context.setVelocitiesToTemperature(300, 1)
     integrator.step(200)
     assert np.isfinite(context.getState(energy=True).getPotentialEnergy()._value)
+
+
+def test_a_fast_potential_of_the_region_and_the_difference(potential, make_potential):
+    system, topology, positions = solvated()
+    fast = make_potential(num_channels=16, num_layers=0, num_radial=8, seed=3)
+    split = mix(system, topology, SOLUTE, fast, **ON_GPU)
+    (force,) = find(split)
+    assert add_difference(split, force, potential, transport="native").transport == "native"
+    whole = mix(system, topology, SOLUTE, potential, **ON_GPU)
+    ends = [energy_and_forces_of_group(context_of(each, positions, "double"), None) for each in (split, whole)]
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-5)
+    assert np.abs(ends[0][1] - ends[1][1]).max() < 1e-3 * np.abs(ends[1][1]).max()
 
 
 def test_the_handle_of_a_mixed_system(potential):

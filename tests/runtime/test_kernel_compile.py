@@ -301,10 +301,10 @@ import logging, torch
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 from torchmdx import System, load
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.engines.plan import kernels
+from torchmdx.engines.plan import few_atoms
 from torchmdx.models.potential import Potential
 
-kernels.MOST_ONE_LAUNCH = 0  # kernels of Triton
+few_atoms.MOST_ONE_LAUNCH = 0  # kernels of Triton
 potential = load("organic-1", dtype=torch.float32, device="cuda")
 places = torch.tensor([[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]])
 def forces(mode, **more):

@@ -32,8 +32,8 @@ def test_without_a_gpu_nothing_is_captured_and_why_says_so(trained, ethanol):
         step.capture()
     assert step.mode == "eager"
     assert step.why == "no GPU in use: one call into C on the CPU"
-    exact = CapturedStep(trained("cpu", torch.float64), System.from_ase(ethanol), mode="eager")
-    assert exact.why == "no GPU in use: float64 takes the exact model"
+    exact = CapturedStep(trained("cpu"), System.from_ase(ethanol), mode="eager", engine="exact")
+    assert exact.why == "no GPU in use: exact model: it was asked for by name"
 
 
 def test_mode_graph_insists(trained, ethanol):

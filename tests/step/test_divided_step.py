@@ -326,6 +326,20 @@ def test_what_can_not_be_divided_is_named():
             Calculator(model, devices=["cpu", "cpu"])
 
 
+def test_one_device_serves_a_potential_that_depends_on_all_atoms():
+    torch.manual_seed(0)
+    config = TensorNet2Config(num_channels=8, num_radial=4, num_layers=1, num_charges=2, cutoff=3.0)
+    model, atoms = Potential(config, [CoulombConfig(periodic="ewald", cutoff=6.0)]).double(), water(8)
+    step = DividedStep(model, System.from_ase(atoms), devices=["cpu"], stress=True)
+    wanted = CapturedStep(model, System.from_ase(atoms), stress=True)
+    for seed in range(2):
+        atoms.rattle(0.6 * seed, seed=seed)
+        found, exact = step(atoms.positions), wanted(atoms.positions)
+        np.testing.assert_allclose(found.energy, exact.energy, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.forces, exact.forces, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(found.stress, exact.stress, rtol=0, atol=1e-10)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("second", ["cuda:0", pytest.param("cuda:1", marks=pytest.mark.two_gpus)])
 @pytest.mark.parametrize("pbc", [True, (True, False, True)])

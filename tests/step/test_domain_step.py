@@ -176,11 +176,35 @@ def test_a_system_without_atoms():
     assert (found.energy, found.energies.shape, found.forces.shape) == (0.0, (0,), (0, 3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["exact", "compiled"])
+@pytest.mark.parametrize("pbc", [True, (True, True, False)], ids=["bulk", "slab"])
+def test_one_process_serves_a_potential_that_depends_on_all_atoms(dtype, pbc):
+    torch.manual_seed(0)
+    config = TensorNet2Config(num_channels=8, num_radial=4, num_layers=1, num_charges=2, cutoff=3.0)
+    model = Potential(config, [CoulombConfig(periodic="ewald", accuracy=1e-10, cutoff=6.0)]).to(dtype)
+    model.shift.fill_(3.0)
+    atoms = water(8)
+    atoms.pbc = pbc
+    step = DomainStep(model, np.broadcast_to(pbc, 3))
+    step.assign(atoms.positions, atoms.numbers, len(atoms), atoms.cell.array, num_total=len(atoms))
+    found = step(atoms.positions, atoms.cell.array)
+    given = (found.energy, found.energies, found.forces, found.virial)
+    require_equal(given, model.double(), atoms, 1e-9 if dtype == torch.float64 else 3e-6)
+    for flux in (False, True):
+        with pytest.raises(ValueError, match="virials of atoms need .*: a TensorNet2 conserves the charges"):
+            step.atom_virials(flux=flux)
+
+
 def test_what_cannot_be_divided_is_refused_by_name():
-    with pytest.raises(ValueError, match="a TensorNet2 conserves the charges of the whole system"):
-        DomainStep(Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1)), (True, True, False))
-    with pytest.raises(ValueError, match="the prior coulomb may depend on atoms at any distance"):
-        DomainStep(potential(priors=[CoulombConfig(cutoff=6.0, charges="given")]), (True, True, False))
+    charged = Potential(TensorNet2Config(num_channels=16, num_radial=8, num_layers=1))
+    given = potential(priors=[CoulombConfig(cutoff=6.0, charges="given")])
+    for model, message in (
+        (charged, "a TensorNet2 conserves the charges of the whole system; got 2 of 3 atoms, and 1 copies"),
+        (given, "the prior coulomb may depend on atoms at any distance; got 2 of 3 atoms, and 1 copies"),
+    ):
+        step = DomainStep(model, (True, True, False))
+        with pytest.raises(ValueError, match=message):
+            step.assign(np.eye(3), [8, 1, 1], 2, np.eye(3) * 9, num_total=3)
 
 
 def test_wrong_calls_are_refused():

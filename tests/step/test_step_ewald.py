@@ -7,6 +7,7 @@ from model_kinds import coulomb
 
 from torchmdx import Batch, CapturedStep, Ensemble, Potential, System, evaluate
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff, with_tight_sums
+from torchmdx.models.priors.splitting import MESH_CUTOFF
 from torchmdx.step import audit
 
 ACCURACY = 1e-4
@@ -14,8 +15,8 @@ ACCURACY = 1e-4
 
 @pytest.fixture
 def potential(make_potential):
-    def make(dtype=torch.float64, accuracy=ACCURACY, **settings) -> Potential:
-        prior = coulomb(periodic="ewald", accuracy=accuracy, cutoff=5.0, strength=100.0)
+    def make(dtype=torch.float64, accuracy=ACCURACY, method="ewald", **settings) -> Potential:
+        prior = coulomb(periodic=method, accuracy=accuracy, cutoff=5.0, strength=100.0)
         return make_potential(dtype, model="tensornet2", priors=[lambda: prior], **settings)
 
     return make
@@ -26,11 +27,16 @@ def exact(potential, atoms):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("name", ["crystal", "slab", "bare_slab"])
-def test_a_step_is_as_accurate_as_requested(potential, dtype, name, request):
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("crystal", "ewald"), ("slab", "ewald"), ("bare_slab", "ewald"), ("crystal", "pme"), ("slab", "pme")],
+)
+def test_a_step_is_as_accurate_as_requested(potential, dtype, name, method, request):
     """Compared with the exact sum, not with one of the same splitting."""
     atoms = request.getfixturevalue(name)
-    step = CapturedStep(potential(dtype), System.from_ase(atoms), stress=True, energies=True, audit_every=1)
+    step = CapturedStep(
+        potential(dtype, method=method), System.from_ase(atoms), stress=True, energies=True, audit_every=1
+    )
     for seed in range(3):
         atoms.rattle(0.04, seed=seed)
         found, wanted = step(atoms.positions, atoms.cell.array), exact(potential(), atoms)
@@ -47,7 +53,8 @@ def test_a_step_chooses_a_free_cutoff_by_size(potential, crystal, ethanol):
     free = with_coulomb_cutoff(potential(), None, "ewald")
     small, large = crystal.repeat(2), crystal.repeat(14)
     assert CapturedStep(free, System.from_ase(small)).search.cutoff == 7.0
-    assert 9.0 < CapturedStep(free, System.from_ase(large)).search.cutoff <= 12.0
+    assert 7.0 < CapturedStep(free, System.from_ase(crystal.repeat(8))).search.cutoff < 9.0
+    assert CapturedStep(free, System.from_ase(large)).search.cutoff == MESH_CUTOFF
     assert CapturedStep(free, System.from_ase(ethanol)).search.cutoff == free.config.cutoff
     given = with_coulomb_cutoff(potential(), 8.0, "ewald")
     assert CapturedStep(given, System.from_ase(small)).search.cutoff == 8.0
@@ -73,15 +80,21 @@ def test_the_report_states_accuracy_splitting_and_vectors(potential, crystal, et
         f"pairs up to 5 Å, vectors up to {prior.splitting.longest:.2f} 1/Å, {prior.kept.latest.count} of them" in said
     )
     assert step.report().coulomb_cutoff is None
+    on_mesh = CapturedStep(potential(method="pme"), System.from_ase(crystal))
+    assert str(on_mesh.report().ewald).endswith("pairs up to 5 Å, then pme")
+    on_mesh(crystal.positions)
+    assert str(on_mesh.report().ewald).endswith("a mesh of 16 x 16 x 16 points, splines of order 7")
     assert CapturedStep(potential(), System.from_ase(ethanol)).report().ewald is None
     members = [potential(), potential(accuracy=1e-3)]
     both = CapturedStep(Ensemble(members), System.from_ase(crystal)).report().ewald
     assert both.count("accuracy") == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_vectors_follow_a_cell_until_it_has_changed_too_far(potential, dtype, crystal):
-    step = CapturedStep(potential(dtype), System.from_ase(crystal), stress=True)
+@pytest.mark.parametrize(
+    ("dtype", "method"), [(torch.float64, "ewald"), (torch.float32, "ewald"), (torch.float32, "pme")], ids=str
+)
+def test_vectors_follow_a_cell_until_it_has_changed_too_far(potential, dtype, method, crystal):
+    step = CapturedStep(potential(dtype, method=method), System.from_ase(crystal), stress=True)
     lists = []
     for factor in (1.0, 1.01, 0.97, 1.2, 1.21, 0.8):
         atoms = crystal.copy()
@@ -138,16 +151,20 @@ def test_a_batch_with_molecules(potential, crystal, slab, ethanol):
     assert np.linalg.norm(found.forces - wanted.forces.numpy()) < 2 * ACCURACY * float(wanted.forces.norm())
 
 
-def on_gpu(potential, atoms, **options):
-    single = potential(torch.float32).to("cuda")
+METHODS = pytest.mark.parametrize("method", ["ewald", "pme"])
+
+
+def on_gpu(potential, atoms, method, **options):
+    single = potential(torch.float32, method=method).to("cuda")
     return CapturedStep(single, System.from_ase(atoms), mode="graph", stress=True, **options)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["crystal", "slab"])
-def test_a_graph_is_as_accurate_as_requested_and_gives_equal_bits(potential, name, request):
+@METHODS
+def test_a_graph_is_as_accurate_as_requested_and_gives_equal_bits(potential, name, method, request):
     atoms = request.getfixturevalue(name)
-    step = on_gpu(potential, atoms)
+    step = on_gpu(potential, atoms, method)
     for seed in range(3):
         atoms.rattle(0.04, seed=seed)
         found, wanted = step(atoms.positions, atoms.cell.array), exact(potential(), atoms)
@@ -161,8 +178,9 @@ def test_a_graph_is_as_accurate_as_requested_and_gives_equal_bits(potential, nam
 
 
 @pytest.mark.gpu
-def test_a_graph_recovers_from_a_cell_that_has_changed_too_far(potential, crystal):
-    step = on_gpu(potential, crystal)
+@METHODS
+def test_a_graph_recovers_from_a_cell_that_has_changed_too_far(potential, method, crystal):
+    step = on_gpu(potential, crystal, method)
     for factor in (1.0, 1.02, 1.2, 0.9):
         atoms = crystal.copy()
         atoms.set_cell(crystal.cell.array * factor, scale_atoms=True)
@@ -173,10 +191,11 @@ def test_a_graph_recovers_from_a_cell_that_has_changed_too_far(potential, crysta
 
 
 @pytest.mark.gpu
-def test_a_graph_of_several_systems(potential, crystal, ethanol):
+@METHODS
+def test_a_graph_of_several_systems(potential, method, crystal, ethanol):
     structures = [System.from_ase(atoms) for atoms in (crystal, ethanol, crystal)]
     batch = Batch.from_systems(structures)
-    step = CapturedStep(potential(torch.float32).to("cuda"), batch, mode="graph", energies=True)
+    step = CapturedStep(potential(torch.float32, method=method).to("cuda"), batch, mode="graph", energies=True)
     wanted = evaluate(with_tight_sums(potential()), batch)
     for _ in range(3):
         found = step(batch.positions.numpy())

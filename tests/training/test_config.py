@@ -127,6 +127,8 @@ def test_the_short_configuration_of_the_documentation_is_valid(tmp_path):
             (None, "keep", None),
             (None, "shift", None),
             (None, "keep", None),
+            (None, "keep", None),
+            (None, "keep", None),
         )[number]
         assert (config.data.train, config.finetune.references, config.data.energy_key) == expected
 

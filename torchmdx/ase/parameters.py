@@ -9,9 +9,11 @@ from collections.abc import Iterable
 CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
 DEFAULTS = dict(
     dtype="float32", mode="auto", engine=None, devices=None, charge=None, max_force_spread=None, spread_file=None,
-    coulomb_cutoff=None, coulomb=None,
+    coulomb_cutoff=None, coulomb=None, coulomb_accuracy=None, head=None,
 )  # fmt: skip
-FIXED = ("potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb")
+FIXED = (
+    "potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb", "coulomb_accuracy", "head",
+)  # fmt: skip
 
 
 # The parameters by names that calculators of other packages give them.

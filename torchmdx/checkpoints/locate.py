@@ -9,16 +9,26 @@ from pathlib import Path
 from torchmdx.checkpoints import hub
 from torchmdx.checkpoints.families import like
 from torchmdx.checkpoints.formats.source import Source
-from torchmdx.checkpoints.formats.table import endings, ensemble_format_of, format_of, identity_of, weights_part
+from torchmdx.checkpoints.formats.table import (
+    endings,
+    ensemble_format_of,
+    format_of,
+    heads_in,
+    identity_of,
+    origin_of,
+    weights_part,
+)
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
 from torchmdx.checkpoints.run_folder import is_ensemble_folder
+from torchmdx.models.heads import NAME
 from torchmdx.models.origin import Origin
 
 
 def locate(path: str | Path | None = None, sha256: str | None = None, *, download: bool = True) -> Path:
     """The file at a path, else the file of the potential with this name, shipped with torchmdx or on the hub.
 
-    Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. On the hub: one of
+    Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. FILE:NAME, for the head
+    NAME of a file with several, stays so. On the hub: one of
     `known_names`, or owner/name of a repository with a potential of matgl; without `download` only what is in the hub's
     cache on this machine. None is the default potential.
 
@@ -26,10 +36,11 @@ def locate(path: str | Path | None = None, sha256: str | None = None, *, downloa
         FileNotFoundError: If there is neither.
         ValueError: For another hash.
     """
-    found = _resolved(path, sha256, download)
+    name, head = split_head(path)
+    found = _resolved(name, sha256, download)
     if sha256 is not None:
         hub.require_digest(weights_file(found), sha256)
-    return found
+    return found if head is None else Path(f"{found}:{head}")
 
 
 def opened(
@@ -47,27 +58,47 @@ def opened(
     if isinstance(path, Source):
         source = path.with_total_energy() if total_energy else path
     else:
-        found = _resolved(path, sha256, download)
+        path, head = split_head(path)
+        found = _resolved(path, None if head else sha256, download)
         name = DEFAULT_POTENTIAL if path is None else str(path)
         known_as = found.stem if found in shipped().values() else None if found == Path(name) else name
-        source = Source(str(found), total_energy=total_energy, known_as=known_as)
-    if sha256 is not None and not (source.is_folder and sha256 == identity_of(source)):
+        source = Source(str(found), total_energy=total_energy, known_as=known_as, head=head)
+    if sha256 is not None and sha256 != identity_of(source):
         hub.require_same_digest(weights_file(source.path), digest_of(source), sha256)
     return source
 
 
 def origin_at(path: str | Path | None = None) -> Origin:
     """Name and SHA-256 of a potential that is a file, a folder or a name. Raises as `locate`."""
-    source = opened(path)
-    return Origin(source.name, identity_of(source))
+    return origin_of(opened(path))
 
 
 def is_potential(path: str | Path) -> bool:
     """Whether text can only be that of a potential: a name, a folder with one or several, or a file by its ending."""
-    place = Path(path)
+    place = Path(split_head(path)[0] or path)
     if place.is_dir():
         return _is_potential_folder(place) or is_ensemble_folder(place)
-    return place.suffix in endings() or str(path) in known_names()
+    return place.suffix in endings() or str(place) in known_names()
+
+
+def split_head(path: str | Path | None) -> tuple[str | Path | None, str | None]:
+    """The path and the head of FILE:NAME; None for another path, also for one that exists."""
+    before, _, head = str(path).rpartition(":")
+    if path is None or len(before) < 2 or not NAME.fullmatch(head) or Path(path).exists():
+        return path, None
+    return before, head
+
+
+def with_head(path: str | Path | None, head: str | None) -> str | Path | None:
+    """FILE:NAME of a path and a head, if there is one."""
+    return path if head is None else f"{DEFAULT_POTENTIAL if path is None else path}:{head}"
+
+
+def head_names(path: str | Path) -> tuple[str, ...]:
+    """The names of the heads of a file, the default first; none for a file with a single head. Raises as `locate`."""
+    source = opened(path)
+    heads = heads_in(source)
+    return () if heads is None else (heads.default, *(name for name in heads.names if name != heads.default))
 
 
 def digest_of(source: Source) -> str:
@@ -95,6 +126,7 @@ def _resolved(path: str | Path | None, sha256: str | None, download: bool) -> Pa
 
 def is_run_folder(path: str | Path) -> bool:
     """Whether a path is a folder that is not one potential: that of a training with several seeds."""
+    path = split_head(path)[0] or path
     return Path(path).is_dir() and not _is_potential_folder(path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchmdx.checkpoints.save_load import load, load_one
+from torchmdx.checkpoints.save_load import load, load_one, of_head
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -45,15 +45,27 @@ def prepare_potential(
     device: torch.device | str,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
+    head: str | None = None,
 ) -> Potential | Ensemble:
     """A potential or an ensemble with a dtype and on a device: loaded from a file, or a copy of the one given.
 
-    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb: as for `load`.
+    A list of potentials or paths becomes an ensemble. coulomb_cutoff, coulomb, coulomb_accuracy, head: as for
+    `load`.
 
     Raises:
         TypeError: For anything else, and as `load`.
     """
-    return with_coulomb_cutoff(_prepared(potential, dtype, device), coulomb_cutoff, coulomb)
+    prepared = _prepared(chosen_head(potential, head), dtype, device)
+    return with_coulomb_cutoff(prepared, coulomb_cutoff, coulomb, coulomb_accuracy)
+
+
+def chosen_head(potential: PotentialSource, head: str | None) -> PotentialSource:
+    """The files of a potential as FILE:NAME. Raises ValueError for a potential in memory, which has one head."""
+    several = potential if isinstance(potential, (list, tuple)) else [potential]
+    if head is not None and any(isinstance(one, (Potential, Ensemble)) for one in several):
+        raise ValueError(f"head chooses from a file with several, got {head!r} and a potential in memory")
+    return of_head(potential, head)  # type: ignore[arg-type, return-value]
 
 
 def _prepared(potential: PotentialSource, dtype: torch.dtype, device: torch.device | str) -> Potential | Ensemble:

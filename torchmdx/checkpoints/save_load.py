@@ -7,6 +7,7 @@ text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -15,7 +16,7 @@ import torch
 from torchmdx.checkpoints.formats import ensemble, own, table
 from torchmdx.checkpoints.formats.reading import Reading, Report
 from torchmdx.checkpoints.formats.source import Source
-from torchmdx.checkpoints.locate import is_run_folder, locate, opened
+from torchmdx.checkpoints.locate import is_run_folder, locate, opened, split_head, with_head
 from torchmdx.checkpoints.run_folder import TOGETHER, files_in
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff_of_one
 from torchmdx.models.ensemble import UNCALIBRATED, Ensemble, require_alike
@@ -49,11 +50,13 @@ def save(potential: Potential | Ensemble, path: str | Path, *, report: Report | 
 def load(
     source: Sources | None = None,
     *,
+    head: str | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
 ) -> Potential | Ensemble:
     """Loads a potential from a file or folder, or by its name.
 
@@ -61,28 +64,31 @@ def load(
 
     Args:
         source: None for the default potential. A file of several potentials, a zip of checkpoints, a list of paths, or
-            the folder of a training with several seeds gives an ensemble.
+            the folder of a training with several seeds gives an ensemble. FILE:NAME is the head NAME of a file.
+        head: Of a file with several heads; None: the one in `source`, else the default of the file.
         dtype: Of the network; None keeps the file's.
         sha256: The expected hash of the file.
         coulomb: Of a potential with predicted or given charges, "ewald" sums the Coulomb energy of periodic systems
-            over all images, "reaction_field" truncates it, "reaction_field_everywhere" also that of other systems;
-            None: as the file.
+            over all images, "pme" always on a mesh, "reaction_field" truncates it, "reaction_field_everywhere" also
+            that of other systems; None: as the file.
         coulomb_cutoff: Å, where it is truncated, of systems that are not periodic too if the potential truncates there;
             None: that of the file.
+        coulomb_accuracy: Error of the forces of a sum over all images, relative to their root mean square.
 
     Raises:
         FileNotFoundError: For a missing file.
         ValueError: With the file and the reason, for a file that is damaged or is not a potential.
     """
+    source = of_head(source, head)
     if sha256 is not None and not _is_single_file(source):
         raise ValueError(f"sha256 needs a single file, got {source!r}")
     file = opened(source, sha256) if _is_single_file(source) else source
-    found = read_any(file)
+    found, treatment = read_any(file), (coulomb_cutoff, coulomb, coulomb_accuracy)
     if isinstance(found, Reading):
-        return _ready(with_coulomb_cutoff_of_one(found.potential, coulomb_cutoff, coulomb), dtype, device)
+        return _ready(with_coulomb_cutoff_of_one(found.potential, *treatment), dtype, device)
     if len(found) < 2 and isinstance(source, (str, Path, Source)):
         raise ValueError(f"an ensemble needs at least 2 potentials, got {len(found)} in {str(source)!r}")
-    readings = [with_coulomb_cutoff_of_one(reading.potential, coulomb_cutoff, coulomb) for reading in found]
+    readings = [with_coulomb_cutoff_of_one(reading.potential, *treatment) for reading in found]
     potentials = [_ready(potential, dtype, device) for potential in readings]
     return Ensemble(potentials, [reading.report.source for reading in found], _spread_factors(file))
 
@@ -91,14 +97,17 @@ def load(
 def load_one(
     path: str | Path | Source | None = None,
     *,
+    head: str | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     sha256: str | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
 ) -> Potential:
     """As `load`, but raises ValueError for an ensemble."""
-    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff, coulomb)
+    path = path if isinstance(path, Source) else with_head(path, head)
+    found = with_coulomb_cutoff_of_one(read(path, sha256=sha256).potential, coulomb_cutoff, coulomb, coulomb_accuracy)
     return _ready(found, dtype, device)
 
 
@@ -131,7 +140,8 @@ def read(path: str | Path | Source | None = None, *, sha256: str | None = None, 
 def read_ensemble(source: Sources, *, total_energy: bool = False) -> list[Reading]:
     """As `load_ensemble`, with reports."""
     if isinstance(source, (str, Path)) and is_run_folder(source):
-        source = files_in(Path(source))
+        folder, head = split_head(source)
+        source = [with_head(file, head) or file for file in files_in(Path(folder or source))]
     if isinstance(source, (str, Path, Source)):
         readings = table.read_several(opened(source, total_energy=total_energy))
     else:
@@ -155,6 +165,17 @@ def read_any(
     return read_ensemble(file)
 
 
+def of_head(source: Sources | None, head: str | None) -> Sources | None:
+    """The source with a head, which each of several files has to have."""
+    if head is None:
+        return source
+    if isinstance(source, Source):
+        return replace(source, head=head)
+    if source is None or isinstance(source, (str, Path)):
+        return with_head(source, head)
+    return [replace(one, head=head) if isinstance(one, Source) else with_head(one, head) or one for one in source]
+
+
 def _is_single_file(source: Sources | None) -> TypeGuard[str | Path | Source | None]:
     return (
         source is None or isinstance(source, Source) or (isinstance(source, (str, Path)) and not is_run_folder(source))
@@ -164,9 +185,12 @@ def _is_single_file(source: Sources | None) -> TypeGuard[str | Path | Source | N
 def _spread_factors(source: Sources | None) -> tuple[float, float]:
     """Those of a file of several potentials, or of the one that a training with several seeds wrote into its folder."""
     if isinstance(source, (str, Path)):
-        together = Path(source) / TOGETHER
-        return ensemble.spread_factors(opened(together)) if together.is_file() else UNCALIBRATED
-    return ensemble.spread_factors(source) if isinstance(source, Source) else UNCALIBRATED
+        folder, head = split_head(source)
+        together = Path(folder or source) / TOGETHER
+        if not together.is_file():
+            return UNCALIBRATED
+        source = opened(with_head(together, head))
+    return ensemble.spread_factors(source, table.head_of(source)) if isinstance(source, Source) else UNCALIBRATED
 
 
 def _ready(potential: Potential, dtype: torch.dtype | None, device: torch.device | str) -> Potential:

@@ -15,6 +15,7 @@ from torchmdx.commands import (
     convert,
     data,
     demo,
+    distill,
     energy,
     evaluate,
     export,
@@ -32,6 +33,7 @@ from torchmdx.commands import (
     view,
 )
 from torchmdx.commands.console import BAD_INPUT, end_of_pipe, open_closed_streams, plain_warnings, print_error
+from torchmdx.commands.options import with_chosen_head
 from torchmdx.commands.spelling import Parser
 from torchmdx.runtime.output_lock import OutputLock
 
@@ -47,6 +49,7 @@ COMMANDS = (
     label,
     data,
     train,
+    distill,
     evaluate,
     convert,
     export,
@@ -93,6 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = build_parser().parse_args(arguments)
     try:
+        if (
+            "head" in options and "model" in options and options.command != "evaluate"
+        ):  # whose FILE may be the potential
+            options.model = with_chosen_head(options.model, options.head)
         with plain_warnings(), _locked(options):
             status: int = options.run(options)
             return status

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_coulomb_option
+from torchmdx.commands.options import add_loading_options, with_chosen_head
 from torchmdx.structures.units import ENERGY_UNITS
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "convert",
-        help="convert a potential of torchmd-net or matgl to torchmdx",
+        help="convert a potential of torchmd-net or matgl to torchmdx, or take one head of several",
         description="Converts torchmd-net checkpoints of TensorNet and TensorNet2 (old and new layouts, priors, zipped "
         "ensembles), a folder with a TensorNet potential of matgl, or a released potential given by name, to a "
-        "torchmdx file, and writes a report next to it on what was read, remapped and ignored.",
+        "torchmdx file, and writes a report next to it on what was read, remapped and ignored. Of a torchmdx file with "
+        "several heads, --head takes one.",
     )
     parser.add_argument(
         "source",
@@ -47,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="add the reference energies in the file to the energy (the file excludes them: remove_ref_energy)",
     )
-    add_coulomb_option(parser)
+    add_loading_options(parser)
     parser.add_argument("--sha256", metavar="HASH", help="stop if the SHA-256 of the source is not HASH")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing target and its report")
     _add_card_options(parser)
@@ -63,7 +64,10 @@ def run(options: argparse.Namespace) -> int:
 
     target = Path(options.target)
     report = target.with_suffix(".report.txt")
-    files = [source if is_run_folder(source) else opened(source, options.sha256) for source in options.source]
+    sources = with_chosen_head(options.source, options.head)
+    files = [source if is_run_folder(source) else opened(source, options.sha256) for source in sources]
+    for file in files:
+        _require_head(file)
     several = len(files) > 1 or holds_several(files[0])
     endings = (".safetensors", ".zip") if several else (".safetensors",)
     if target.suffix not in endings:
@@ -89,6 +93,16 @@ def run(options: argparse.Namespace) -> int:
     print(f"wrote {options.target} and {report}")
     print("\n\n".join(texts))
     return 0
+
+
+def _require_head(file: Any) -> None:
+    """Raises ValueError for a file of several heads, of which one has to be chosen: the others would be lost."""
+    from torchmdx.checkpoints.formats.source import Source
+    from torchmdx.checkpoints.formats.table import heads_in
+
+    heads = heads_in(file) if isinstance(file, Source) and file.head is None else None
+    if heads is not None:
+        raise ValueError(f"{file.origin!r} has the heads {', '.join(heads.names)}: choose one with --head NAME")
 
 
 def _add_card_options(parser: argparse.ArgumentParser) -> None:
@@ -134,11 +148,13 @@ def in_units(reading: Reading, options: argparse.Namespace) -> Reading:
     if factor != 1:
         report.remapped.append(f"energies in {options.energy_unit} to eV: constants and priors times {factor!r}")
         potential = _scaled(potential, factor)
-    potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff, options.coulomb)
+    potential = with_coulomb_cutoff_of_one(potential, options.coulomb_cutoff, options.coulomb, options.coulomb_accuracy)
     if options.coulomb_cutoff is not None:
         report.remapped.append(f"cutoff of the Coulomb energy: {options.coulomb_cutoff} Å, from --coulomb-cutoff")
     if options.coulomb is not None:
         report.remapped.append(f"Coulomb energy: {options.coulomb}, from --coulomb")
+    if options.coulomb_accuracy is not None:
+        report.remapped.append(f"accuracy of the Coulomb energy: {options.coulomb_accuracy:g}, from --coulomb-accuracy")
     return replace(reading, potential=potential)
 
 

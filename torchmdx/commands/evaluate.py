@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_option, model_of
+from torchmdx.commands.options import add_model_option, coulomb_treatment, model_of, with_chosen_head
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.runtime.wording import counted
@@ -138,7 +138,7 @@ def _potential_and_data(options: argparse.Namespace) -> tuple[list[str] | None, 
     if not files:
         assert model is not None
         raise ValueError(f"evaluate needs labelled structures, got only the potential {model[0]!r}")
-    return model, files
+    return with_chosen_head(model, options.head), files
 
 
 def _data_name(options: argparse.Namespace, sets: Any) -> str:
@@ -167,7 +167,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> tuple[EvaluatedSets, Or
             line.draw("  ".join(parts))
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
-    potential = load(model_of(options), coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
+    potential = load(model_of(options), **coulomb_treatment(options))
     if any(store.periodic[indices].any() for store, indices in sets.values()):
         for doubt in dict.fromkeys(doubt for member in members_of(potential) for doubt in member.prior_doubts(True)):
             warnings.warn(doubt, stacklevel=2)

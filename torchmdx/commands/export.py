@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchmdx.commands.options import add_coulomb_option
+from torchmdx.commands.options import add_loading_options
 from torchmdx.runtime.files import require_new
 
 # Steps of the compilation, which takes a minute or two.
@@ -25,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("potential", metavar="POTENTIAL", help="a checkpoint, or a name listed by `torchmdx info`")
     parser.add_argument("-o", "--output", required=True, metavar="FILE.pt2", help="file to write")
-    add_coulomb_option(parser)
+    add_loading_options(parser)
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
     )
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.runtime.devices import choose_device
 
     device = choose_device(options.device or torch.device("cpu"))
-    treatment = (options.coulomb_cutoff, options.coulomb)
+    treatment = (options.coulomb_cutoff, options.coulomb, options.coulomb_accuracy, options.head)
     potential = prepare_potential(options.potential, DTYPES[options.dtype], device, *treatment)
     made = export(potential, options.output)
     print(

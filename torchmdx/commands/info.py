@@ -50,6 +50,7 @@ USUAL_ATOMS = (22, 2500)  # for which `info CHECKPOINT` says what runs
 # (library, purpose)
 COMPILED = (
     ("tensornet", "TensorNet and TensorNet2 on the CPU"),
+    ("tensornet_double", "the same in float64"),
     ("kernels", "training on the CPU"),
     ("cell_list", "neighbour search on the CPU"),
 )
@@ -100,10 +101,10 @@ def run(options: argparse.Namespace) -> int:
     for name, purpose in COMPILED:
         there = c_library(name) is not None
         state = c_library_state(name) if there else f"slower: {c_library_state(name)}"
-        print(f"  {'ok ' if there else '-- '} {name:<14} {state:<42} {purpose}")
+        print(f"  {'ok ' if there else '-- '} {name:<16} {state:<42} {purpose}")
     if (found := one_launch_state()) is not None:
         there, state = found
-        print(f"  {'ok ' if there else '-- '} {'one_launch':<14} {state:<42} few atoms on a GPU, in one launch")
+        print(f"  {'ok ' if there else '-- '} {'one_launch':<16} {state:<42} few atoms on a GPU, in one launch")
     print("\npotentials:")
     for name, there, note in _potentials():
         print(f"  {'ok ' if there else '-- '} {name:<37} {note}")

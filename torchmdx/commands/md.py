@@ -52,12 +52,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
+    if options.fast == "auto":
+        from torchmdx.commands.distill import automatic
+
+        options.fast = automatic(options, interrupts)
+        if options.fast is None:
+            return interrupts.status
     if options.engine == "torchmdx":
         from torchmdx.dynamics.run import device_run
 
         return device_run.run(options, interrupts)
-    names = ("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory")
-    others = {name: getattr(options, name) for name in (*names, "save_velocities", "relaxation")}
+    names = (
+        *("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory"),
+        *("save_velocities", "relaxation", "max_force_difference", "small_steps"),
+    )
+    others = {name: getattr(options, name) for name in names}
     for name, given in others.items():
         if given is not None:
             option = name.replace("_", "-")
@@ -82,6 +91,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         help="program that moves the atoms (default: openmm). torchmdx: faster for small structures, no force fields",
     )
     _add_replica_options(group)
+    _add_fast_options(group)
     group.add_argument(
         "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
     )
@@ -144,6 +154,35 @@ def _add_replica_options(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help="GPUs for the replicas, with --engine torchmdx; with --device cpu, processes (default: 1)",
+    )
+
+
+def _add_fast_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--fast",
+        metavar="FILE",
+        help="multiple time steps: a fast potential that takes the steps, corrected by --model every --inner steps; "
+        "auto distils one first",
+    )
+    group.add_argument(
+        "--inner",
+        type=int,
+        metavar="N",
+        help="steps for each evaluation of --model, with --fast (default: 4). --timestep and all numbers of steps are "
+        "those of these inner steps; the outer step is N times --timestep",
+    )
+    group.add_argument(
+        "--max-force-difference",
+        type=float,
+        metavar="D",
+        help="stop if the forces of the two potentials on any atom differ more, eV/Å, with --engine torchmdx (default: "
+        "if an outer step could give an atom at rest its thermal kinetic energy)",
+    )
+    group.add_argument(
+        "--small-steps",
+        action="store_const",
+        const=True,
+        help="instead of stopping there, take N steps with --model alone; they are counted, and bias averages a little",
     )
 
 

@@ -90,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
             device=options.device,
             coulomb_cutoff=options.coulomb_cutoff,
             coulomb=options.coulomb,
+            coulomb_accuracy=options.coulomb_accuracy,
             stop=lambda: interrupts.received is not None,
             report=lambda text: print(text, flush=True),
         )

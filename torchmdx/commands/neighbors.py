@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_option
+from torchmdx.commands.options import add_model_option, coulomb_treatment
 from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         )
     cutoff = options.cutoff
     if cutoff is None:
-        cutoff = load(options.model, coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb).cutoff
+        cutoff = load(options.model, **coulomb_treatment(options)).cutoff
     for atoms in read_structures(options.file, options.index):
         system = System.from_ase(atoms, dtype=torch.float32, device=choose_device(options.device))
         search = EdgeSearch(cutoff, skin=options.skin, backend=options.backend)

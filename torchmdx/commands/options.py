@@ -53,16 +53,26 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
         help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, a folder of matgl, or a "
         f"name listed by `torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
     )
-    add_coulomb_option(parser)
+    add_loading_options(parser)
 
 
-def add_coulomb_option(parser: Any) -> None:
-    """--coulomb and --coulomb-cutoff, for commands that take a potential."""
+def add_loading_options(parser: Any) -> None:
+    """--head, --coulomb, --coulomb-cutoff and --coulomb-accuracy, for commands that take a potential."""
+    parser.add_argument(
+        "--head", metavar="NAME", help="the head of a potential with several, as FILE:NAME (default: that of the file)"
+    )
     parser.add_argument(
         "--coulomb",
-        choices=("ewald", "reaction_field", "reaction_field_everywhere"),
-        help="sum the potential's Coulomb energy of periodic structures over all images, or truncate it with a "
-        "reaction field, of other structures too with the last choice (default: as the potential was made)",
+        choices=("ewald", "pme", "reaction_field", "reaction_field_everywhere"),
+        help="sum the potential's Coulomb energy of periodic structures over all images, on a mesh (pme) or as is "
+        "faster (ewald), or truncate it with a reaction field, of other structures too with the last choice (default: "
+        "as the potential was made)",
+    )
+    parser.add_argument(
+        "--coulomb-accuracy",
+        type=float,
+        metavar="X",
+        help="error of the forces of a sum over all images, relative (default: from the file, or 1e-5)",
     )
     parser.add_argument(
         "--coulomb-cutoff",
@@ -70,6 +80,20 @@ def add_coulomb_option(parser: Any) -> None:
         metavar="Å",
         help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
     )
+
+
+def with_chosen_head(given: Any, head: str | None) -> Any:
+    """FILE:NAME of the given checkpoint, or of each of several. Raises ValueError for a head of no file."""
+    from torchmdx.checkpoints.locate import with_head
+
+    if head is not None and given is None:
+        raise ValueError(f"--head needs the file of a potential with several heads, got {head!r} alone")
+    return [with_head(one, head) for one in given] if isinstance(given, list) else with_head(given, head)
+
+
+def coulomb_treatment(options: argparse.Namespace) -> dict[str, Any]:
+    """The values of these options, as arguments of `torchmdx.load`."""
+    return {name: getattr(options, name) for name in ("coulomb_cutoff", "coulomb", "coulomb_accuracy")}
 
 
 def model_of(options: argparse.Namespace) -> str | list[str] | None:
@@ -91,8 +115,7 @@ def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise:
         dtype=dtype,
         device=options.device,
         charge=options.charge,
-        coulomb_cutoff=options.coulomb_cutoff,
-        coulomb=options.coulomb,
+        **coulomb_treatment(options),
     )
 
 

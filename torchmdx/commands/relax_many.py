@@ -120,7 +120,7 @@ def _potential_and_settings(options: argparse.Namespace) -> tuple[Any, Any, str]
     )
     dtype = default_dtype(options.fmax) if options.dtype == "auto" else options.dtype
     device = choose_device(options.device)
-    treatment = (options.coulomb_cutoff, options.coulomb)
+    treatment = (options.coulomb_cutoff, options.coulomb, options.coulomb_accuracy)
     potential = prepare_potential(model_of(options), DTYPES[dtype], device, *treatment)
     return potential, settings, dtype
 

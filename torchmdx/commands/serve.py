@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_options, model_of, structure_of
+from torchmdx.commands.options import add_model_options, coulomb_treatment, model_of, structure_of
 from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def run(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         device=options.device,
         charge=record.charge,
-        coulomb_cutoff=options.coulomb_cutoff,
-        coulomb=options.coulomb,
+        **coulomb_treatment(options),
     )
     client = Client(beads, address, wait=options.wait, report=_report)
     formula = record.atoms.symbols.get_chemical_formula("reduce")

@@ -19,9 +19,11 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         take_out: Takes options of another program out of the arguments, and returns the others and what it took, which
             becomes `taken_out` of the namespace.
+        late: Name of the list of positional arguments that may also stand behind options, which argparse refuses.
     """
 
     take_out: Callable[[list[str]], tuple[list[str], Any]] | None = None
+    late: str | None = None
     _given: tuple[str, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -34,6 +36,9 @@ class Parser(argparse.ArgumentParser):
             except ValueError as error:
                 self.error(str(error))
         found, unknown = super().parse_known_args(args, namespace)
+        if self.late is not None and not any(word.startswith("-") for word in unknown):
+            getattr(found, self.late).extend(unknown)
+            unknown = []
         if unknown and not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown

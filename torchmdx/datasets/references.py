@@ -112,13 +112,13 @@ def _column(energies: Mapping[int, float] | None, max_z: int) -> NDArray[np.floa
     return column
 
 
-def isolated_energies(store: Store) -> dict[int, float]:
-    """Energies, eV, of the neutral isolated atoms of a store, by atomic number.
+def isolated_energies(store: Store, among: NDArray[np.bool_] | None = None) -> dict[int, float]:
+    """Energies, eV, of the neutral isolated atoms of a store, by atomic number. among [F]: frames that count.
 
     Raises:
         ValueError: If two atoms of one element have different energies.
     """
-    indices = np.flatnonzero(store.isolated)
+    indices = np.flatnonzero(store.isolated if among is None else store.isolated & among)
     frames = store.gather(indices)
     found: dict[int, tuple[float, int]] = {}
     neutral = (frames.charge == 0) & frames.has_energy

@@ -50,9 +50,9 @@ def split(
     pool = np.arange(len(store)) if among is None else np.asarray(among, np.int64)
     pool = pool[~store.isolated[pool]]
     total = len(pool)
-    wanted = {name: _count(name, size, total) for name, size in (("validation", validation), ("test", test))}
+    wanted = {name: count_of(name, size, total) for name, size in (("validation", validation), ("test", test))}
     left = total - sum(wanted.values())
-    wanted["train"] = left if train is None else _count("train", train, total)
+    wanted["train"] = left if train is None else count_of("train", train, total)
     if wanted["train"] < 1 or wanted["train"] > left:
         asked = ", ".join(f"{name} {wanted[name]}" for name in PARTS)
         raise ValueError(f"train must be at least 1 and the parts at most the {total} frames of the store, got {asked}")
@@ -66,11 +66,12 @@ def split(
         if train is None:
             del wanted["train"]
         groups = copies if by == "frame" else np.unique(_groups(store, by)[pool], return_inverse=True)[1].reshape(-1)
-        drawn = _joined(_by_groups(groups, wanted, generator, by), copies)
+        drawn = join_copies(_by_groups(groups, wanted, generator, by), copies)
     return {name: np.sort(pool[drawn[name]]).astype(np.int64) for name in PARTS}
 
 
-def _count(name: str, size: float | int, total: int) -> int:
+def count_of(name: str, size: float | int, total: int) -> int:
+    """The number of frames of a part, from a count or a fraction. Raises ValueError for anything else."""
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not math.isfinite(size) or size < 0:
         raise ValueError(f"{name} must be a count or a fraction of frames, got {size!r}")
     if isinstance(size, int):
@@ -118,7 +119,7 @@ def _by_groups(groups: NDArray[np.int64], wanted: dict[str, int], generator: np.
     return {name: np.flatnonzero(part_of[groups] == k) for k, name in enumerate(DRAWN)}
 
 
-def _joined(drawn: Split, copies: NDArray[np.int64]) -> Split:
+def join_copies(drawn: Split, copies: NDArray[np.int64]) -> Split:
     """The same parts, but for copies: all of them join the part that has one of them and is drawn first."""
     part_of = np.full(len(copies), len(DRAWN))
     for number, name in enumerate(DRAWN):

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.dynamics.barostat import volumes
 from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_repairs import Repairs
@@ -98,13 +97,8 @@ class DeviceLoop:
             self.replays.refuse(reason)
             fall_back(step, reason)
             first = self.repairs.evaluation(0, *given)
-        added, pull, virial = np.zeros(len(cell)), np.zeros_like(positions), np.full(len(cell), np.nan)
-        if motion.barostat is not None:
-            stress = torch.as_tensor(first.stress).cpu().numpy()
-            virial = -volumes(cell) * np.trace(stress, axis1=1, axis2=2)
-        if motion.restraints is not None:
-            added, pull, inner = motion.restraints.evaluate(positions)
-            virial = virial + inner
+        stress = None if first.stress is None else torch.as_tensor(first.stress).cpu().numpy()
+        added, pull, virial = motion.outside(positions, cell, stress)
         self._set(0, positions, velocities, first.forces, first.energy, added, virial, cell)
         self.state.forces += torch.as_tensor(pull, device=self.device)
         if self.blocks is not None:
@@ -117,7 +111,8 @@ class DeviceLoop:
 
     @property
     def why(self) -> str:
-        return f"{self.replays.why}; {self.step.engine_why}: {self.step.engine.name}"
+        engines = [f"{step.engine_why}: {step.engine.name}" for step in self.steps]
+        return "; ".join([self.replays.why, engines[0], *(f"the fast potential: {engine}" for engine in engines[1:])])
 
     @property
     def num_recoveries(self) -> int:

@@ -74,7 +74,8 @@ class HostLoop:
     def why(self) -> str:
         on_gpu, integrator = self.step.device.type == "cuda", self.motion.integrator
         reason = f", since {integrator!r} has no step on a GPU" if on_gpu and not integrator.has_device_step else ""
-        return f"the loop runs in Python, one evaluation at a time{reason}; {self.step.engine_why}"
+        fast = "" if self.fast is None else f"; the fast potential: {self.fast.engine_why}"
+        return f"the loop runs in Python, one evaluation at a time{reason}; {self.step.engine_why}{fast}"
 
     @property
     def num_recoveries(self) -> int:
@@ -187,7 +188,8 @@ class HostLoop:
             raise of_fast_potential(error) from None
         if self.motion.restraints is not None:
             forces += self.motion.restraints.evaluate(positions)[1]
-        return _State(number, positions, velocities, forces, *[self._unknown] * 5, cell)
+        none = self._unknown
+        return _State(number, positions, velocities, forces, none, none, none, none, none, cell)
 
     def _with_fast_forces(self, state: _State) -> _State:
         if self.fast is None:
@@ -217,15 +219,10 @@ class HostLoop:
         # The captured step refreshes its frame and audits by the number of evaluations: here that of the run's steps.
         self.step.num_evaluations = max(number - 1, 0)
         found = self._evaluation(number, positions, None if motion.barostat is None and number else cell)
-        forces, energy = found.forces.copy(), found.energy.copy()
-        restraint_energy, virial = np.zeros_like(energy), np.full_like(energy, np.nan)
-        if motion.barostat is not None:
-            virial = -volumes(cell) * np.trace(found.stress, axis1=1, axis2=2)
-        if motion.restraints is not None:
-            restraint_energy, added, inner = motion.restraints.evaluate(positions)
-            if not np.isfinite(added).all():
-                motion.restraints.require_gradients(positions)
-            forces, virial = forces + added, virial + inner
+        restraint_energy, added, virial = motion.outside(positions, cell, getattr(found, "stress", None))
+        if motion.restraints is not None and not np.isfinite(added).all():
+            motion.restraints.require_gradients(positions)
+        forces, energy = found.forces + added, found.energy.copy()
         energies = (energy, restraint_energy, virial, *self._spreads(found))
         return _State(number, positions, velocities, forces, *energies, cell)
 

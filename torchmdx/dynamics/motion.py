@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.barostat import CellRescaling
+from torchmdx.dynamics.barostat import CellRescaling, volumes
 from torchmdx.dynamics.integrators.base import Integrator
 from torchmdx.dynamics.multiple_steps import MultipleSteps
 from torchmdx.dynamics.particles import Particles
@@ -74,6 +74,19 @@ class Motion:
     def noise(self) -> Noise:
         """Standard normal numbers [N,3] of each step, for the thermostat."""
         return Noise(self.seeds[self.particles.system], self.particles.place)
+
+    def outside(self, positions: Floats, cell: Floats, stress: Floats | None) -> tuple[Floats, Floats, Floats]:
+        """Energies [S] eV and forces [N,3] eV/Å of restraints, and the virials [S] eV of all, NaN without a barostat.
+
+        stress: Of the potential [S,3,3] eV/Å³, with a barostat.
+        """
+        energy, forces, virial = np.zeros(len(cell)), np.zeros_like(positions), np.full(len(cell), np.nan)
+        if self.barostat is not None and stress is not None:
+            virial = -volumes(cell) * np.trace(stress, axis1=1, axis2=2)
+        if self.restraints is not None:
+            energy, forces, inner = self.restraints.evaluate(positions)
+            virial = virial + inner
+        return energy, forces, virial
 
     def first_counted(self) -> NDArray[np.int64]:
         """The first atom of each structure [S] that has degrees of freedom."""

@@ -24,7 +24,7 @@ from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
@@ -53,7 +53,10 @@ def plan_for(
     work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
     work = replace(work, search_cutoff=potential.search_cutoff(batch))
     network = Network.of(potential)
-    machine = machine or Machine.of(potential.device, code=network.is_built_in and precision != "float64")
+    if machine is None:
+        coulomb = any(type(prior) is CoulombConfig for prior in potential.prior_configs)
+        known = network.is_built_in
+        machine = Machine.of(potential.device, code=known, dtype=network.dtype, pair_kernels=coulomb)
     facts = (potential.config, potential.prior_configs, work, precision, machine, network)
     return plan(*facts, registered=registered(), engine=engine)
 
@@ -147,7 +150,7 @@ def engine_for(
     """As `choose_engine`, for a potential or an ensemble."""
     if not isinstance(potential, Ensemble):
         made, why = choose_engine(potential, batch, stress=stress, precision=precision, engine=engine)
-        if isinstance(made, GpuEngine):
+        if isinstance(made, GpuEngine | GpuPriorEngine):
             made.alone = True
         return made, why
     chosen = [choose_engine(member, batch, stress=stress, precision=precision, engine=engine) for member in potential]

@@ -19,7 +19,7 @@ from torchmdx.models.cutoff import cosine_cutoff
 C = "engines/cpu/tensornet2.h"
 PAIRS = "engines/pairs/kernels/pair_values.py"
 TRITON = "engines/gpu/triton/edge_geometry.py"
-CLUSTER = "engines/gpu/sm90/charged_cluster.cu"
+CLUSTER = "engines/gpu/sm90/charged_cluster_stages.cuh"
 COPIES = (C, PAIRS, TRITON, CLUSTER)
 PROBES, ERROR = 51, 1e-9
 

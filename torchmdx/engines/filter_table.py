@@ -1,9 +1,9 @@
 """Tabulated filters: the edge filters of a TensorNet as smooth piecewise polynomials of the distance.
 
 The filters f(r) of a trained network depend on the distance alone, so they can be read from a table instead of being
-evaluated by small networks for every edge. The table is a piecewise polynomial of the fifth degree with the exact value
-and slope at both ends of every interval and in its middle. Value and slope are continuous, so forces computed as the
-derivative of the table conserve the energy.
+evaluated by small networks for every edge. The table is a piecewise polynomial with the exact value and slope at both
+ends of every interval and at nodes between them. Value and slope are continuous, so forces computed as the derivative
+of the table conserve the energy.
 
 Knots are uniform in a stretched distance
 
@@ -19,9 +19,11 @@ Knots are uniform in a stretched distance
     | cutoff | c, Å; x(c) = 0 and x(0) = n |
     | uniform | w: 0 puts knots where exponential-normal bases are narrow, 1 spaces them evenly |
 
-In interval k = floor(x), with t = x - k, a filter is Σ_q a_q t^q. The table stores these coefficients and not values
-and slopes at the knots, because differences of nearly equal values would amplify the rounding to float32. The fifth
-degree needs about 110 intervals for an error of 1e-6 and the third 900: the table fits into first-level caches.
+In interval k = floor(x), with t = x - k - origin, a filter is Σ_q a_q t^q. The table stores these coefficients and not
+values and slopes at the knots, because differences of nearly equal values would amplify the rounding to float32. The
+fifth degree needs about 110 intervals for an error of 1e-6 and the third 900: the table fits into first-level caches.
+The ninth needs 190 for 1e-10 in float64. There, powers are of the distance from the middle of an interval: those from
+its end would amplify rounding.
 """
 
 from __future__ import annotations
@@ -37,21 +39,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchmdx.engines.hermite import FIFTH, NINTH, Polynomial
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.models.tensornet2 import TensorNet2
+from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.runtime.isolation import isolated
 
-# Largest error of a filter's value and slope, relative to the largest value and slope of its set.
-BOUND = 1e-6
 MOST_INTERVALS = 8192
 MIXTURES = (0.0, 0.1, 0.3, 1.0)
-DEGREE = 5
-NODES = (0.0, 0.5, 1.0)  # where the polynomial of an interval has the exact value and slope: two conditions each
 FEWEST_INTERVALS = 64  # the number that is tried first
 # Where in every interval the table is compared with the exact filters; none is a node.
 PROBES = (0.1, 0.2, 0.4, 0.6, 0.8)
+FINEST = 1e-9  # below, rounding may keep more intervals from being better
+
+
+DEGREE = FIFTH.degree
+# Largest error of a filter's value and slope, relative to the largest value and slope of its set; and in float64.
+BOUND, BOUND_DOUBLE = 1e-6, 1e-10
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,8 @@ class Stretch:
 class TabulatedFilters(nn.Module):
     """Callable like `TensorNet.filters`: distances [E], Å -> one [E,3,C] for the embedding and for every layer.
 
-    coefficients [L+1,n,6,3,C]; own [L+1,3,C], the exact filters of distance 0 (an atom's message to itself).
+    coefficients [L+1,n,D+1,3,C] of powers of t - origin; own [L+1,3,C], the exact filters of distance 0 (an atom's
+    message to itself).
 
     Args:
         error: The largest measured error of values and of slopes, relative to the largest value and slope of the set.
@@ -104,17 +111,17 @@ class TabulatedFilters(nn.Module):
     coefficients: Tensor
     own: Tensor
 
-    def __init__(self, coefficients: Tensor, own: Tensor, stretch: Stretch, error: float) -> None:
+    def __init__(self, coefficients: Tensor, own: Tensor, stretch: Stretch, error: float, origin: float = 0.0) -> None:
         super().__init__()
         self.register_buffer("coefficients", coefficients)
         self.register_buffer("own", own)
-        self.stretch = stretch
+        self.stretch, self.origin = stretch, origin
         self.error = error
 
     def forward(self, distance: Tensor) -> list[Tensor]:
         x = self.stretch(distance)
         interval = x.detach().long().clamp(0, self.stretch.num_intervals - 1)
-        t = (x - interval)[:, None, None]
+        t = (x - interval - self.origin)[:, None, None]
         inside = (distance < self.stretch.cutoff)[:, None, None]
         found = []
         for table, at_zero in zip(self.coefficients, self.own, strict=True):
@@ -127,12 +134,14 @@ class TabulatedFilters(nn.Module):
 
 
 @isolated
-def tabulate(network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32) -> TabulatedFilters:
+def tabulate(
+    network: Any, bound: float = BOUND, dtype: torch.dtype = torch.float32, polynomial: Polynomial = FIFTH
+) -> TabulatedFilters:
     """Table of a network's filters whose measured error is within `bound`, on the network's device.
 
     Small tables, one for each of MIXTURES, decide the spacing of the knots. The number of intervals follows from the
-    error of the slope, which is proportional to its power of -DEGREE. A table of MOST_INTERVALS is returned whatever
-    its error: see `.error`.
+    error of the slope, which is proportional to its power of minus the degree. A table of MOST_INTERVALS, or one that
+    more intervals do not improve, is returned whatever its error: see `.error`.
 
     Args:
         network: A TensorNet, or another module with the `config`, `norm` and `filters(distances)` of a TensorNet.
@@ -144,15 +153,19 @@ def tabulate(network: Any, bound: float = BOUND, dtype: torch.dtype = torch.floa
         raise ValueError(f"bound must be > 0, got {bound}")
     exact = copy.deepcopy(network).double()
     cutoff = float(network.config.cutoff)
-    with torch.no_grad():
+    # One thread: equal bits whatever their number, and no waiting for others on a busy machine, which took a minute.
+    with torch.no_grad(), limited_to(1):
         table = min(
-            (_build(exact, Stretch(FEWEST_INTERVALS, cutoff, w)) for w in MIXTURES),
+            (_build(exact, Stretch(FEWEST_INTERVALS, cutoff, w), polynomial) for w in MIXTURES),
             key=lambda table: table.error,
         )
         while bound < table.error < math.inf and table.stretch.num_intervals < MOST_INTERVALS:
-            growth = 1.05 * (table.error / bound) ** (1 / DEGREE)
+            growth = 1.05 * (table.error / bound) ** (1 / polynomial.degree)
             intervals = 8 * math.ceil(table.stretch.num_intervals * growth / 8)
-            table = _build(exact, Stretch(min(MOST_INTERVALS, intervals), cutoff, table.stretch.uniform))
+            finer = _build(exact, Stretch(min(MOST_INTERVALS, intervals), cutoff, table.stretch.uniform), polynomial)
+            if finer.error > table.error and table.error < FINEST:
+                break
+            table = finer
     return table.to(dtype)
 
 
@@ -176,11 +189,11 @@ def _with_slopes(function: Callable[[Tensor], Tensor], distance: Tensor) -> tupl
     return values.detach(), slopes
 
 
-def _build(network: Any, stretch: Stretch) -> TabulatedFilters:
+def _build(network: Any, stretch: Stretch, polynomial: Polynomial) -> TabulatedFilters:
     """A float64 table and its error against the exact filters."""
     n = stretch.num_intervals
     options: dict[str, Any] = dict(dtype=torch.float64, device=network.norm.weight.device)
-    place = torch.tensor(NODES, **options)
+    place, count = torch.tensor(polynomial.nodes, **options), len(polynomial.nodes)
     distance = stretch.inverse((torch.arange(n, **options)[:, None] + place).flatten())
     # Value and slope of the filters are 0 at the cutoff; a rounded distance would leave a step there.
     distance[0], distance[-1] = stretch.cutoff, 0.0
@@ -189,16 +202,13 @@ def _build(network: Any, stretch: Stretch) -> TabulatedFilters:
     own = values[:, -1].clone()
     if not getattr(network.config, "self_message", True):
         own.zero_()
-    # Rows: value and slope of the monomials 1, t, t², ... at each node; solved for the coefficients.
-    power = torch.arange(DEGREE + 1, **options)
-    value_rows = place[:, None] ** power
-    slope_rows = power * place[:, None] ** (power - 1).clamp(min=0)
-    rows = torch.stack([value_rows, slope_rows], dim=1).flatten(0, 1)
-    # On the CPU: torch's linear algebra on a GPU must not be initialized by two threads at once.
-    solve = torch.linalg.inv(rows.cpu()).to(rows.device)
-    given = torch.stack([values, slopes], dim=2).unflatten(1, (n, len(NODES))).flatten(2, 3)
-    coefficients = torch.einsum("pq,lnqsc->lnpsc", solve, given)
-    table = TabulatedFilters(coefficients, own, stretch, math.inf)
+    values, slopes = (x.unflatten(1, (n, count)) for x in (values, slopes))
+    # Of differences from a value of the interval, which are small and lose the least.
+    level = values[:, :, count // 2]
+    given = torch.stack([values - level[:, :, None], slopes], dim=3).flatten(2, 3)
+    coefficients = torch.einsum("pq,lnqsc->lnpsc", polynomial.solve.to(given.device), given)
+    coefficients[:, :, 0] += level
+    table = TabulatedFilters(coefficients, own, stretch, math.inf, polynomial.origin)
     table.error = _error(network, table)
     return table
 
@@ -253,7 +263,7 @@ _lock = threading.Lock()
 def table_of(
     network: TensorNet | TensorNet2, of: Callable[[Any], nn.Module] = lambda network: network
 ) -> TabulatedFilters:
-    """The network's table in its dtype and on its device, within BOUND if MOST_INTERVALS suffice.
+    """The network's table in its dtype and on its device, within its bound if MOST_INTERVALS suffice.
 
     Networks with bit-identical weights share one table. of: returns the module with the filters of a network.
     """
@@ -262,7 +272,8 @@ def table_of(
     with _lock:
         table = _kept.get(key)
     if table is None:
-        table = tabulate(filters, BOUND, network.readout.weight.dtype)
+        dtype = network.readout.weight.dtype
+        table = tabulate(filters, *((BOUND_DOUBLE, dtype, NINTH) if dtype == torch.float64 else (BOUND, dtype)))
     with _lock:
         _kept.pop(key, None)
         _kept[key] = table  # the newest is the last entry

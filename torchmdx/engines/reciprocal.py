@@ -15,6 +15,7 @@ host once the list of vectors is there.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +24,21 @@ from torch import Tensor
 from torchmdx.evaluation.derivatives import strained_cell, strained_positions
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.ewald import KVectors
-from torchmdx.models.priors.reciprocal import MOST_PHASES, Reciprocal, reciprocal_energies, reciprocals, rows_of
+from torchmdx.models.priors.mesh import spline_slopes, splines
+from torchmdx.models.priors.reciprocal import (
+    MOST_PHASES,
+    OnMesh,
+    Reciprocal,
+    gather,
+    products,
+    reciprocal_energies,
+    reciprocals,
+    rows_of,
+)
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
+
+CACHED = 500_000  # values at points of the grid that stay in the cache of a CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +86,35 @@ def _of_system(
         first, last, _ = rows.indices(len(positions))
     else:
         x, q, first, last = positions, torch.where(rows, charges, 0.0), 0, len(positions)
-    amplitudes, k, square = system.amplitudes()
-    amplitudes, weighted, wide = amplitudes.to(q.dtype), q * weights, torch.float64
+    _, k, square = system.amplitudes()
+    weighted, wide = q * weights, torch.float64
+    if isinstance(system, OnMesh):
+        potentials, slope, power = _on_mesh(system, x, q, weights, forces)
+    else:
+        potentials, slope, power = _by_products(system, x, q, weights, forces)
     total = q.sum(0)
-    potentials = system.background().to(q.dtype) * total - system.splitting.own_potential * q
-    slope, powers = x.new_zeros(len(x), 3, dtype=wide), []
+    potentials = potentials + system.background().to(q.dtype) * total - system.splitting.own_potential * q
+    energies = 0.5 * (potentials * weighted).sum(-1).to(wide)
+    background = 0.5 * system.background() * (total**2 @ weights)
+    power = 0.5 * power.to(k.dtype)
+    stretch = k * (2 * power * (1 / square + 1 / (4 * system.splitting.alpha**2)))[:, None]
+    virial = stretch.T @ k - (power.sum() + background) * torch.eye(3, dtype=k.dtype, device=k.device)
+    if not forces:
+        potentials = torch.zeros_like(potentials)
+    elif not isinstance(rows, slice):
+        potentials = torch.where(rows, potentials, 0.0)
+    after = len(positions) - last
+    slope, potentials = (torch.nn.functional.pad(value, (0, 0, first, after)) for value in (slope, potentials))
+    return torch.nn.functional.pad(energies, (first, after)), slope, potentials, virial.to(wide)
+
+
+def _by_products(
+    system: Reciprocal, x: Tensor, q: Tensor, weights: Tensor, forces: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(potentials [N,M], slope [N,3], amplitudes times squares of structure factors [K]), by products of matrices."""
+    amplitudes, k, _ = system.amplitudes()
+    amplitudes, weighted = amplitudes.to(q.dtype), q * weights
+    potentials, slope, powers = torch.zeros_like(q), x.new_zeros(len(x), 3, dtype=torch.float64), []
     width = max(1, MOST_PHASES // max(len(x), 1))
     for part in (slice(at, at + width) for at in range(0, len(k), width)):
         phases = system.phases(x, part).to(q.dtype)
@@ -88,19 +125,42 @@ def _of_system(
         powers.append((real * factors[0] + imaginary * factors[1]) @ weights)
         if forces:
             along = cosines * (weighted @ imaginary.T) - sines * (weighted @ real.T)
-            slope += (along @ k[part].to(q.dtype)).to(wide)
-    energies = 0.5 * (potentials * weighted).sum(-1).to(wide)
-    background = 0.5 * system.background() * (total**2 @ weights)
-    power = 0.5 * torch.cat(powers).to(k.dtype) if powers else k.new_zeros(0)
-    stretch = k * (2 * power * (1 / square + 1 / (4 * system.splitting.alpha**2)))[:, None]
-    virial = stretch.T @ k - (power.sum() + background) * torch.eye(3, dtype=k.dtype, device=k.device)
-    if not forces:
-        potentials = torch.zeros_like(potentials)
-    elif not isinstance(rows, slice):
-        potentials = torch.where(rows, potentials, 0.0)
-    after = len(positions) - last
-    slope, potentials = (torch.nn.functional.pad(value, (0, 0, first, after)) for value in (slope, potentials))
-    return torch.nn.functional.pad(energies, (first, after)), slope, potentials, virial.to(wide)
+            slope += (along @ k[part].to(q.dtype)).double()
+    return potentials, slope, torch.cat(powers) if powers else q.new_zeros(0)
+
+
+def _on_mesh(system: OnMesh, x: Tensor, q: Tensor, weights: Tensor, forces: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_by_products`, on a mesh."""
+    most = CACHED if q.device.type == "cpu" else MOST_PHASES
+    parts, order, seen = system.parts(q, most), system.order, []
+    grid = q.new_zeros(math.prod(system.shape), q.shape[1])
+    for part in parts:
+        points, fractions = system.support(x[part])
+        factors = splines(order, fractions)
+        seen.append((points, fractions, factors, products(factors).to(q.dtype)))
+        values = (seen[-1][3][..., None] * q[part, None]).flatten(0, 1)
+        if q.is_cuda:  # index_add would add in any order
+            grid.index_put_((points.flatten(),), values, accumulate=True)
+        else:
+            grid.index_add_(0, points.flatten(), values)
+    grid, waves = system.convolved(grid)
+    power = system.amplitudes()[0].to(q.dtype) * (weights @ (waves.real**2 + waves.imag**2))
+    potentials, slope = torch.empty_like(q), x.new_zeros(len(x), 3, dtype=torch.float64)
+    to_steps = torch.stack([points * row for points, row in zip(system.shape, system.dual, strict=True)])
+    for part, (points, fractions, factors, values) in zip(parts, seen, strict=True):
+        near = gather(grid, points)
+        potentials[part] = (values[:, None] @ near)[:, 0]
+        if forces:
+            along, slopes = near @ (q[part] * weights)[:, :, None], spline_slopes(order, fractions)
+            each = [products(_replaced(factors, slopes, axis)).to(q.dtype) for axis in range(3)]
+            steps = torch.stack(each, 1) @ along
+            slope[part] = (steps[..., 0].to(x.dtype) @ to_steps).double()
+    return potentials, slope, power
+
+
+def _replaced(factors: Tensor, slopes: Tensor, axis: int) -> Tensor:
+    here = torch.arange(3, device=factors.device)[:, None] == axis
+    return torch.where(here, slopes, factors)
 
 
 def _by_autograd(

@@ -16,7 +16,7 @@ from ase.data import atomic_numbers
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.lammps.settings import Settings
 from torchmdx.runtime.devices import choose_device
-from torchmdx.step.domain_step import DomainStep, num_hops, reach, why_not
+from torchmdx.step.domain_step import DomainStep, num_hops, reach
 
 log = logging.getLogger(__name__)
 MESSAGE_LENGTH = 2048  # as in torchmdx_plugin.h
@@ -53,8 +53,6 @@ class LammpsSession:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self.potential = prepare_potential(settings.model, DTYPES[settings.precision], device)
-        if (reason := why_not(self.potential)) is not None:
-            raise ValueError(f"this potential can't be divided among processes: {reason}")
         self.reach, self.cutoff = reach(self.potential), self.reach_of_a_hop()
         self.step: DomainStep | None = None
         # Results stay where LAMMPS reads them until the next evaluation.

@@ -41,7 +41,8 @@ def relaxed(atoms: Atoms, fmax: float, *, cell: bool = False) -> Atoms:
     from ase.optimize import FIRE, LBFGS
 
     target: Any = FrechetCellFilter(atoms) if cell else atoms
-    for optimizer in (LBFGS, FIRE):  # FIRE gets out of trouble
+    optimizers: tuple[Any, ...] = (LBFGS, FIRE)  # FIRE gets out of trouble
+    for optimizer in optimizers:
         with optimizer(target, logfile=None) as run:
             if run.run(fmax=fmax, steps=RELAX_STEPS):
                 return atoms

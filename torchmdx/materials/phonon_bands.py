@@ -118,7 +118,7 @@ def force_constants(atoms: Atoms, supercell: tuple[int, int, int], displacement:
         scaled_positions=atoms.get_scaled_positions(),
         masses=atoms.get_masses(),
     )
-    found = Phonopy(cell, np.diag(supercell), primitive_matrix=guess_primitive_matrix(cell))
+    found: Any = Phonopy(cell, np.diag(supercell), primitive_matrix=guess_primitive_matrix(cell))
     found.generate_displacements(distance=displacement)
     forces = []
     for moved in found.supercells_with_displacements:

@@ -1,6 +1,6 @@
 """How a potential treats the Coulomb energy of periodic systems, and the same potential with another treatment.
 
-Every door passes its `coulomb_cutoff` and `coulomb` to `with_coulomb_cutoff`.
+Every door passes its `coulomb_cutoff`, `coulomb` and `coulomb_accuracy` to `with_coulomb_cutoff`.
 """
 
 from __future__ import annotations
@@ -13,33 +13,36 @@ import torch
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import MOST_ACCURATE, Coulomb, CoulombConfig
-from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
-from torchmdx.models.priors.ewald import Splitting
+from torchmdx.models.priors.splitting import DEFAULT_CUTOFF as EWALD_CUTOFF
+from torchmdx.models.priors.splitting import MESH_CUTOFF, Splitting, takes_mesh
 from torchmdx.structures.cell import volume
 from torchmdx.structures.system import Batch
 
-TREATMENTS = ("ewald", "reaction_field", "reaction_field_everywhere")
+TREATMENTS = ("ewald", "pme", "reaction_field", "reaction_field_everywhere")
 FIELD_CUTOFF = 10.0  # Å, of a reaction field that replaces an Ewald sum
 TIGHTER = 100  # how much more accurate the sums are that others are compared with
 
 
 def with_coulomb_cutoff(
-    potential: Potential | Ensemble, cutoff: float | None, coulomb: str | None = None
+    potential: Potential | Ensemble, cutoff: float | None, coulomb: str | None = None, accuracy: float | None = None
 ) -> Potential | Ensemble:
-    """The same potential, sharing its weights, with another treatment of its Coulomb energy; both None: as it is.
+    """The same potential, sharing its weights, with another treatment of its Coulomb energy; all None: as it is.
 
     Args:
-        coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others; "reaction_field"
-            truncates the energy of periodic systems, "reaction_field_everywhere" that of all; None: as the potential,
-            and with a cutoff as "reaction_field".
+        coulomb: "ewald" sums over all images of a periodic system, and over all pairs of others, and "pme" does so on
+            a mesh; "reaction_field" truncates the energy of periodic systems, "reaction_field_everywhere" that of all;
+            None: as the potential, and with a cutoff as "reaction_field".
         cutoff: Å, of the reaction field, which with "reaction_field" applies to systems that are not periodic only if
             the potential truncates there too. With an Ewald sum it divides the work and does not change the result;
-            None: steps choose it by size.
+            None: steps choose it by size, and a mesh for large systems.
+        accuracy: Of sums over all images: error of forces, relative to their root mean square.
 
     Raises:
-        ValueError: For a potential without Coulomb energy, an unknown treatment, and a cutoff that is not > 0 and
-            finite.
+        ValueError: For a potential without Coulomb energy, an unknown treatment, a cutoff that is not > 0 and finite,
+            and an accuracy of an energy that is truncated.
     """
+    if accuracy is not None:
+        return _as_accurate(with_coulomb_cutoff(potential, cutoff, coulomb), accuracy)
     if cutoff is None and coulomb is None:
         return potential
     if coulomb is not None and coulomb not in TREATMENTS:
@@ -49,9 +52,11 @@ def with_coulomb_cutoff(
     return _changed(potential, cutoff, coulomb)
 
 
-def with_coulomb_cutoff_of_one(potential: Potential, cutoff: float | None, coulomb: str | None = None) -> Potential:
+def with_coulomb_cutoff_of_one(
+    potential: Potential, cutoff: float | None, coulomb: str | None = None, accuracy: float | None = None
+) -> Potential:
     """As `with_coulomb_cutoff`, of a single potential."""
-    changed = with_coulomb_cutoff(potential, cutoff, coulomb)
+    changed = with_coulomb_cutoff(potential, cutoff, coulomb, accuracy)
     assert isinstance(changed, Potential)
     return changed
 
@@ -86,7 +91,9 @@ def with_tight_sums(potential: Potential) -> Potential:
     """The same potential with Ewald sums that others can be compared with."""
 
     def tight(config: CoulombConfig) -> CoulombConfig:
-        return replace(config, accuracy=max(MOST_ACCURATE, config.accuracy / TIGHTER))
+        # Where it is fast, an Ewald sum also for a mesh: a second method.
+        method = "auto" if config.periodic == "pme" else config.periodic
+        return replace(config, accuracy=max(MOST_ACCURATE, config.accuracy / TIGHTER), periodic=method)
 
     return _with(potential, tight) if sum_error_of(potential, True) else potential
 
@@ -101,13 +108,30 @@ def with_balanced_sums(potential: Potential | Ensemble, batch: Batch) -> Potenti
     def balanced(config: CoulombConfig) -> CoulombConfig:
         if config.periodic != "auto":
             return config
-        return _summed(config, Splitting.balanced(config.accuracy, largest).cutoff, "auto")
+        split = Splitting.balanced(config.accuracy, largest)
+        cutoff = MESH_CUTOFF if takes_mesh(split, batch.num_atoms / batch.num_systems, largest) else split.cutoff
+        return _summed(config, cutoff, "auto")
 
     if not largest or not sum_error_of(potential, True):
         return potential
     if isinstance(potential, Ensemble):
         return Ensemble([_with(member, balanced) for member in potential], potential.names)
     return _with(potential, balanced)
+
+
+def _as_accurate(potential: Potential | Ensemble, accuracy: float) -> Potential | Ensemble:
+    if not sum_error_of(potential, True):
+        raise ValueError(
+            f"coulomb_accuracy needs a sum over all images (coulomb='ewald'), got {accuracy:g} for "
+            f"{members_of(potential)[0].card.title}, whose Coulomb energy is truncated, or which has none"
+        )
+
+    def accurate(config: CoulombConfig) -> CoulombConfig:
+        return replace(config, accuracy=accuracy) if config.sums_lattice else config
+
+    if isinstance(potential, Ensemble):
+        return Ensemble([_with(member, accurate) for member in potential], potential.names)
+    return _with(potential, accurate)
 
 
 def _changed(potential: Potential, cutoff: float | None, coulomb: str | None) -> Potential:
@@ -120,6 +144,8 @@ def _changed(potential: Potential, cutoff: float | None, coulomb: str | None) ->
     if coulomb == "ewald":
         length, kind = (EWALD_CUTOFF, "auto") if cutoff is None else (cutoff, "ewald")
         return _with(potential, lambda config: _summed(config, length, kind))
+    if coulomb == "pme":
+        return _with(potential, lambda config: _summed(config, MESH_CUTOFF if cutoff is None else cutoff, "pme"))
     everywhere = coulomb == "reaction_field_everywhere"
     return _with(potential, lambda config: _truncated(config, cutoff, everywhere))
 

@@ -136,11 +136,16 @@ class Potential(nn.Module):
         e_i = scale · output_i + reference_energies[Z_i] + shift / (number of atoms of the system) + Σ priors_i
         e_i = 0 for atoms that a domain does not own
         """
-        energies = outputs.double() * self.scale
-        energies = energies + self.reference_energies.index_select(0, batch.atomic_numbers)
+        scale, references, shift = self.constants(batch)
+        energies = outputs.double() * scale
+        energies = energies + references
         counts = batch.counts().clamp(min=1)
-        energies = energies + (self.shift / counts).index_select(0, batch.system_index)
+        energies = energies + (shift / counts).index_select(0, batch.system_index)
         return of_owned(energies + self.prior_energies(geometry()) if len(self.priors) else energies, batch)
+
+    def constants(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """scale [] or [N], references [N] of the atoms, and shift [] or [S]."""
+        return self.scale, self.reference_energies.index_select(0, batch.atomic_numbers), self.shift
 
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""

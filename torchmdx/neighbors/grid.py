@@ -18,6 +18,8 @@ from torchmdx.structures.system import Batch
 PARTS = (1, 1, 1)
 # A cell may shrink by this much before the cutoff reaches one bin further.
 SLACK = 0.98
+# Along a period; else bins are half as wide.
+FEWEST_BINS = 3
 # With more bins per atom than this most are empty, so bins are made wider.
 MOST_BINS = 8
 
@@ -44,12 +46,15 @@ class Grid:
     """Bins of a cell list.
 
     grids [S,4] int32: bins along each direction, first bin. scales [S,3]: float64, bins to a cell along a periodic
-    direction, bins to an Å along another. num_bins: of all systems.
+    direction, bins to an Å along another. num_bins: of all systems. candidates: for an atom, and lines: of bins that
+    have them, in one image, in the system where they are most, at its mean density.
     """
 
     grids: Tensor
     scales: Tensor
     num_bins: int
+    candidates: float
+    lines: int
 
 
 def groups(grid: Grid, width: int) -> Tensor:
@@ -84,6 +89,8 @@ def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS
     width = (
         radius * torch.linalg.vector_norm(inverse, dim=-2) / (SLACK * inverse.new_tensor(parts, dtype=torch.float64))
     )
+    # Less than three bins along a period leave candidates in many images, and few bins to share out.
+    width = torch.where(pbc & (torch.floor(1 / width) < FEWEST_BINS), width / 2, width)
     most = MOST_BINS * batch.counts().cpu().clamp(min=8).double()
     for _ in range(3):  # no direction has less than one bin, so widening the others takes more than one round
         bins = torch.floor(extent / width).clamp(min=1) + (~pbc).double()
@@ -94,5 +101,12 @@ def choose_grid(batch: Batch, radius: float, parts: tuple[int, int, int] = PARTS
     scales = torch.where(pbc, bins, 1 / width)
     whole = bins.long()
     sizes = whole.prod(-1)
+    reaches = torch.floor(radius * torch.linalg.vector_norm(inverse, dim=-2) * torch.where(pbc, bins, 0.0))
+    reaches = 2 * torch.where(pbc, reaches, torch.floor(radius * scales)) + 3
+    seen = torch.where(pbc, reaches, torch.minimum(reaches, bins))
+    candidates = batch.counts().cpu() * (seen / bins).prod(-1)
+    images = torch.where(seen > bins, torch.ceil(seen / bins) + 1, 1.0)  # in which a line ends and begins again
+    lines = images[:, 0] * seen[:, 1] * seen[:, 2]
     grids = torch.cat([whole, (sizes.cumsum(0) - sizes)[:, None]], 1)
-    return Grid(grids.to(torch.int32).contiguous(), scales.contiguous(), int(sizes.sum()))
+    largest = [float(each.max()) if len(each) else 0.0 for each in (candidates, lines)]
+    return Grid(grids.to(torch.int32).contiguous(), scales.contiguous(), int(sizes.sum()), largest[0], int(largest[1]))

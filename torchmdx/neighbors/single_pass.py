@@ -181,7 +181,8 @@ class OnePassCellList(OnePassSearch):
         self.scan_ticket, self.scan_words = self._look_back(self.scans)
         self.row_scans = triton.cdiv(self.num_atoms * split, ROW_SCAN_BLOCK)
         self.row_ticket, self.row_words = self._look_back(self.row_scans)
-        self.words = self._words(edges.capacity / max(self.num_atoms, 1), columns, split)
+        candidates = max(grid.candidates, CANDIDATES * edges.capacity / max(self.num_atoms, 1))
+        self.words = self._words(candidates, grid.lines, columns, split)
         self._scratch(batch, columns, split)
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
@@ -191,12 +192,12 @@ class OnePassCellList(OnePassSearch):
         return (16, 16, 1, 1, 9 if self.num_atoms < 8000 else 3 if self.num_atoms < 50000 else 1)
 
     @staticmethod
-    def _words(neighbours: float, columns: int, split: int) -> int:
-        """Words of 32 hits per lane, for a list with room for a number of neighbours of an atom.
+    def _words(candidates: float, lines: int, columns: int, split: int) -> int:
+        """Words of 32 hits per lane, for a number of candidates of an atom.
 
-        The last of the passes along each of nine lines is part-filled. A fourth is added because density varies.
+        The last of the passes along each line of bins is part-filled. A fourth is added because density varies.
         """
-        passes = (CANDIDATES * neighbours / columns + 9 / 2) / split
+        passes = (candidates / columns + lines / 2) / split
         return min(max(math.ceil(1.25 * passes / 32), 1), MOST_WORDS)
 
     def _scratch(self, batch: Batch, columns: int, split: int) -> None:

@@ -22,15 +22,16 @@ from torchmdx.openmm.load_system import load_system as load_system
 from torchmdx.openmm.mixed import create_mixed_system as create_mixed_system
 from torchmdx.openmm.mixed_regions import MixedRegion as MixedRegion
 from torchmdx.openmm.mixed_regions import create_mixed_regions as create_mixed_regions
+from torchmdx.openmm.multiple_steps import add_difference as add_difference
 from torchmdx.openmm.openmmml_in_place import register_openmmml as register_openmmml
 from torchmdx.openmm.potential_force import PotentialForce as PotentialForce
 from torchmdx.openmm.transport_native import load_plugin as load_plugin
 from torchmdx.openmm.transport_native import preload_plugin
 
 __all__ = [
-    "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "Spread", "add_potential", "charges_of",
-    "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "load_system", "register_openmmml",
-    "request_derivative",
+    "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "Spread", "add_difference",
+    "add_potential", "charges_of", "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "load_system",
+    "register_openmmml", "request_derivative",
 ]  # fmt: skip
 
 preload_plugin()

@@ -12,9 +12,9 @@ from typing import Any
 import openmm
 from openmm import app, unit
 
-from torchmdx.checkpoints.locate import is_run_folder, locate
+from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
 from torchmdx.checkpoints.potentials import shipped
-from torchmdx.checkpoints.prepare import PotentialSource, prepare_potential
+from torchmdx.checkpoints.prepare import PotentialSource, chosen_head, prepare_potential
 from torchmdx.checkpoints.run_folder import files_in
 from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.models.ensemble import Ensemble, members_of
@@ -69,6 +69,8 @@ def add_potential(
     surroundings: Surroundings | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
+    head: str | None = None,
     name: str = "torchmdx",
 ) -> PotentialForce:
     """Adds the energy of a potential, for all atoms or some, to an OpenMM system. Other forces are not changed.
@@ -93,37 +95,42 @@ def add_potential(
             energies; "total": minus those that a checkpoint of torchmd-net contains but disables (`remove_ref_energy`).
         link_atoms, surroundings: Hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with
             which the potential's own charges interact, as `create_mixed_system` makes them.
-        coulomb_cutoff, coulomb: Treatment of the Coulomb energy in a periodic box, as for `torchmdx.load`.
+        coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy in a periodic box, as for
+            `torchmdx.load`.
+        head: Of a file with several; None: its default.
 
     Raises:
         ValueError: For a missing transport.
         TypeError: For a missing transport.
         ImportError: For a missing transport.
     """
-    _require_known(transport, force_group)
+    require_known(transport, force_group)
+    potential = chosen_head(potential, head)
     chosen, (is_periodic, missing_box) = checked_atoms(system, topology, atoms), choose_box(system, topology, periodic)
-    links, checkpoint = checked_links(link_atoms, chosen, system.getNumParticles()), _checkpoint_of(potential)
+    links, checkpoint = checked_links(link_atoms, chosen, system.getNumParticles()), checkpoint_of(potential)
     numbers = elements_of(topology, chosen) + (HYDROGEN,) * len(links)
     first, several = chosen_devices(device, devices, mode)
     settings = ForceSettings(
         numbers, chosen, system.getNumParticles(), charge_of(system, chosen, charge), is_periodic, precision, mode,
         str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
         spread_file if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
-        coulomb_cutoff, coulomb,
+        coulomb_cutoff, coulomb, coulomb_accuracy,
     )  # fmt: skip
-    warn_of_overlaps(system, evaluator := _make_evaluator(potential, settings, energy_offset))
-    return _insert(system, evaluator, transport, missing_box, force_group, name)
+    warn_of_overlaps(system, evaluator := make_evaluator(potential, settings, energy_offset))
+    return insert(system, evaluator, transport, missing_box, force_group, name)
 
 
-def _require_known(transport: str, force_group: int) -> None:
+def require_known(transport: str, force_group: int) -> None:
+    """Raises ValueError for an unknown transport and a force group that OpenMM does not have."""
     if transport not in TRANSPORTS:
         raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, got {transport!r}")
     if not 0 <= force_group <= 31:
         raise ValueError(f"force_group must be between 0 and 31, got {force_group}")
 
 
-def _make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
-    prepared = prepare_potential(potential, settings.dtype, settings.device, settings.coulomb_cutoff, settings.coulomb)
+def make_evaluator(potential: PotentialSource, settings: ForceSettings, energy_offset: Any) -> ForceEvaluator:
+    """What evaluates a potential with these settings. Raises ValueError for one that takes charges."""
+    prepared = prepare_potential(potential, settings.dtype, settings.device, *settings.coulomb_treatment)
     if takes_charges(prepared):
         raise ValueError(
             "the potential must predict its charges or have none: OpenMM Systems have no partial charges for "
@@ -140,9 +147,10 @@ def _title(potential: Potential | Ensemble) -> str:
     return members_of(potential)[0].card.title
 
 
-def _insert(
+def insert(
     system: openmm.System, evaluator: ForceEvaluator, transport: str, missing_box: Any, force_group: int, name: str
 ) -> PotentialForce:
+    """Adds the force of an evaluator to a system. missing_box: to set as the default one of the system."""
     settings = evaluator.settings
     if settings.device.startswith("cuda"):
         share_or_warn()  # before any Context is created; every transport becomes faster
@@ -155,7 +163,7 @@ def _insert(
     return PotentialForce(force, kind, evaluator)
 
 
-def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
+def checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
     """The file of a potential, or those of several; None if any is given in memory.
 
     A potential that is part of torchmdx is given by its name, which is valid on any machine.
@@ -164,7 +172,8 @@ def _checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
         return _name_or_path(locate())
     if isinstance(potential, (str, Path)):
         if is_run_folder(potential):
-            return tuple(str(file.resolve()) for file in files_in(Path(potential)))
+            folder, head = split_head(potential)
+            return tuple(str(with_head(file.resolve(), head)) for file in files_in(Path(folder or potential)))
         return _name_or_path(locate(potential))
     if isinstance(potential, (Potential, Ensemble)):
         return None

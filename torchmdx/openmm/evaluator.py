@@ -69,7 +69,7 @@ class ForceEvaluator:
             assert isinstance(potential, Potential)
             self._embedded = EmbeddedRegion(potential, settings.surroundings)
         if settings.devices:
-            require_divisible(potential)
+            require_divisible(potential, settings.devices)
         self._step: CapturedStep | DividedStep | None = None
         self._is_new = True
         self._copies: dict[int, ForceEvaluator] = {}

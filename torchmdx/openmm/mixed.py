@@ -78,6 +78,8 @@ def create_mixed_system(
     energy_offset: float | unit.Quantity | str = 0.0,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
+    head: str | None = None,
     name: str = "torchmdx",
 ) -> openmm.System:
     """A copy of an MM system in which `atoms` interact with each other through `potential` alone.
@@ -109,7 +111,8 @@ def create_mixed_system(
         transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
         force_group=force_group, periodic=periodic, scale_parameter=interpolate or scale_parameter,
         max_force_spread=max_force_spread, spread_file=spread_file, energy_offset=energy_offset,
-        coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, name=name, link_atoms=parts.links,
+        coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, coulomb_accuracy=coulomb_accuracy, head=head, name=name,
+        link_atoms=parts.links,
         surroundings=take_charges(parts.outside, parts.region) if embedding == "electrostatic" else None,
     )  # fmt: skip
     images = images_to_remove(system, parts.region, long_range, added, interpolate)

@@ -36,6 +36,7 @@ class MixedRegion:
     long_range: bool | None = None
     coulomb_cutoff: float | None = None
     coulomb: str | None = None
+    coulomb_accuracy: float | None = None
     name: str = "torchmdx"
 
 
@@ -74,6 +75,7 @@ def create_mixed_regions(
             remove_constraints=remove_constraints, keep=keep, replace=replace, transport=transport, mode=mode,
             precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
             periodic=periodic, coulomb_cutoff=region.coulomb_cutoff, coulomb=region.coulomb,
+            coulomb_accuracy=region.coulomb_accuracy,
         )  # fmt: skip
     return mixed
 

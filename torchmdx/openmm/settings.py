@@ -35,7 +35,7 @@ class ForceSettings:
         link_atoms: Hydrogens on bonds that `atoms` cut, the last atoms of the potential.
         surroundings: Of an electrostatically embedded region, all other particles.
         devices: That share the atoms, as of `DividedStep`; `device` is then the first.
-        coulomb_cutoff, coulomb: As for `torchmdx.load`.
+        coulomb_cutoff, coulomb, coulomb_accuracy: As for `torchmdx.load`.
     """
 
     numbers: tuple[int, ...]
@@ -59,6 +59,7 @@ class ForceSettings:
     devices: tuple[str, ...] = ()
     coulomb_cutoff: float | None = None
     coulomb: str | None = None
+    coulomb_accuracy: float | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -125,6 +126,10 @@ class ForceSettings:
             values |= {"device": resolved_device(None), "devices": ()}
         return cls(**values)
 
+    @property
+    def coulomb_treatment(self) -> tuple[float | None, str | None, float | None]:
+        return self.coulomb_cutoff, self.coulomb, self.coulomb_accuracy
+
     def load_potential(self) -> Potential | Ensemble:
         """Loads the potential from the files in the settings. Raises as `require_unchanged`."""
         files = self.require_unchanged()
@@ -135,6 +140,7 @@ class ForceSettings:
             device=self.device,
             coulomb_cutoff=self.coulomb_cutoff,
             coulomb=self.coulomb,
+            coulomb_accuracy=self.coulomb_accuracy,
         )
 
     def require_unchanged(self) -> list[Source]:

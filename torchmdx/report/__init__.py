@@ -1,4 +1,4 @@
-"""Reports on how well a potential predicts: errors, pictures, one page."""
+"""Reports on how well a potential predicts: errors, pictures, one page; pages of structures."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from torchmdx.report.predictor import Predictions as Predictions
     from torchmdx.report.predictor import Predictor as Predictor
     from torchmdx.report.predictor import predict as predict
+    from torchmdx.report.view.notebook import View as View
     from torchmdx.report.write import write_report as write_report
 else:
     __all__, __getattr__, __dir__ = public_names(
@@ -15,6 +16,7 @@ else:
         {
             "Predictions": "predictor",
             "Predictor": "predictor",
+            "View": "view.notebook",
             "predict": "predictor",
             "write_report": "write",
         },

@@ -66,7 +66,7 @@ class Predictor:
 
     Args:
         potential: Copied, so that the caller may go on training.
-        dtype: Torch.float32 uses the fastest engine, torch.float64 the exact model.
+        dtype: Torch.float32 uses the fastest engine, torch.float64 on a GPU the exact model.
         atoms: Per evaluation, if memory allows.
     """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 # Name: the file that is compiled, and all files of the library, from the package's folder.
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "tensornet": ("engines/cpu/tensornet.c", "engines/cpu/tensornet*.[ch]", "runtime/instructions.h"),
+    "tensornet_double": ("engines/cpu/tensornet_double.c", "engines/cpu/tensornet*.[ch]", "runtime/instructions.h"),
     "kernels": ("engines/cpu/kernels.c", "engines/cpu/kernels*.[ch]", "runtime/instructions.h"),
     "cell_list": ("neighbors/backends/cell_list.c", "neighbors/backends/cell_list*.[ch]", "runtime/instructions.h"),
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchmdx.engines.choose import exact_engine_for
 from torchmdx.engines.gpu.engine import GpuEngine
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
@@ -63,7 +64,7 @@ def gave_up(step: StepState) -> bool:
 
     Then the engine takes several launches after the next `settle`.
     """
-    if not (isinstance(step.engine, GpuEngine) and step.engine.gave_up()):
+    if not (isinstance(step.engine, GpuEngine | GpuPriorEngine) and step.engine.gave_up()):
         return False
     log.warning("other work kept one launch from running as a whole: from now on it is several launches")
     return True

@@ -33,7 +33,7 @@ class DividedPool:
         stress: bool = False,
         precision: str | None = None,
     ) -> None:
-        self.potential, self.stress = require_divisible(potential), stress
+        self.potential, self.stress = require_divisible(potential, devices), stress
         self._settings: dict[str, Any] = dict(devices=list(devices), mode=mode, stress=stress, precision=precision)
         self._step: DividedStep | None = None
         self._held: System | None = None

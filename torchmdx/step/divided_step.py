@@ -67,7 +67,7 @@ class DividedStep:
 
     Raises:
         ValueError: For several structures, for an ensemble, whose spread is not a sum over bricks, and for potentials
-            in which atoms at any distance matter: TensorNet2 and Coulomb energies of all pairs.
+            in which atoms at any distance matter, TensorNet2 and Coulomb energies, on more than one device.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class DividedStep:
         precision: str | None = None,
         audit_every: int = 0,
     ) -> None:
-        require_divisible(potential)
         self.devices = checked_devices(devices, mode)
+        require_divisible(potential, self.devices)
         if not 0 < skin < math.inf:
             raise ValueError(f"skin must be > 0 Å, got {skin}")
         if grid is not None and (len(grid) != 3 or min(grid) < 1 or math.prod(grid) > len(self.devices)):
@@ -210,15 +210,15 @@ class DividedStep:
         return _restored, (type(self), self.potential, self.batch, options)
 
 
-def require_divisible(potential: Potential | Ensemble) -> Potential:
-    """The potential itself. Raises ValueError if it cannot be evaluated on several devices."""
+def require_divisible(potential: Potential | Ensemble, devices: Sequence[Any]) -> Potential:
+    """The potential itself. Raises ValueError if it cannot be evaluated on these devices."""
     if isinstance(potential, Ensemble):
         raise ValueError(
             f"an ensemble can't be divided among devices, since the spread of forces is not a sum over domains: give "
             f"one of its {len(potential)} members"
         )
-    if (reason := why_not(potential)) is not None:
-        raise ValueError(f"this potential can't be divided among devices: {reason}")
+    if len(devices) > 1 and (reason := why_not(potential)) is not None:
+        raise ValueError(f"this potential can't be divided among {len(devices)} devices, and needs one: {reason}")
     return potential
 
 

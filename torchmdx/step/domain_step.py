@@ -20,7 +20,7 @@ from torchmdx.step.atom_virials import edge_virials, flux_virials
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.cell import volume
 from torchmdx.structures.domain import Domain
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system import LAST_ELEMENT, Batch
 
 # Padding atoms are this far from others and from each other, in cutoffs: atoms move until the next `assign`.
 PADDING_SPACING = 2.0
@@ -58,8 +58,7 @@ class DomainStep:
     often it grew. capacity: atoms to begin with. mode, precision, audit_every: as for CapturedStep. charge: of the
     whole system.
 
-    Raises:
-        ValueError: For a potential that cannot be divided (`why_not`).
+    A potential that cannot be divided (`why_not`) needs a domain that owns all atoms.
     """
 
     def __init__(
@@ -73,8 +72,7 @@ class DomainStep:
         precision: str | None = None,
         audit_every: int = 0,
     ) -> None:
-        if (reason := why_not(potential)) is not None:
-            raise ValueError(f"this potential can't be divided among processes: {reason}")
+        self.undivided = why_not(potential)
         if capacity < 0:
             raise ValueError(f"capacity must be >= 0 atoms, got {capacity}")
         self.potential = copy.deepcopy(potential)
@@ -100,11 +98,19 @@ class DomainStep:
         The first num_owned atoms are owned. num_total: atoms of the whole system. hops [N]: ascending, 0 for owned
         atoms; for ghosts a lower bound, at least 1, of the steps between neighbours from an owned atom to them, until
         the next `assign`. With them, layers evaluate only atoms that matter; None: 1 for all ghosts.
+
+        Raises:
+            ValueError: For ghosts, or a part of the atoms, with a potential that cannot be divided.
         """
         positions, numbers = np.asarray(positions, dtype=np.float64), np.asarray(numbers)
         count = len(numbers)
         hops = (np.arange(count) >= num_owned).astype(np.int32) if hops is None else np.asarray(hops, dtype=np.int32)
         _require_atoms(positions, numbers, hops, num_owned, num_total)
+        if self.undivided is not None and not num_owned == count == num_total:
+            raise ValueError(
+                "this potential can't be divided among processes, and needs one that owns all atoms: "
+                f"{self.undivided}; got {num_owned} of {num_total} atoms, and {count - num_owned} copies"
+            )
         self.num_atoms, self.num_owned, self._atoms = count, num_owned, (numbers, hops)
         self._share = self.shift / max(1, num_total)
         if num_owned == 0:
@@ -150,12 +156,20 @@ class DomainStep:
 
         Args:
             flux: False for `edge_virials`, True for `flux_virials`.
+
+        Raises:
+            ValueError: For a potential that cannot be divided (`why_not`): its energy is no sum over edges.
         """
+        if self.undivided is not None:
+            raise ValueError(
+                f"virials of atoms need energies of atoms that depend on their surroundings alone: {self.undivided}"
+            )
         if self.num_owned == 0:
             return np.zeros((self.num_atoms, 3, 3))
         step = self._assigned()
         assert self._atoms is not None
         domain = self._domain(self.inputs.copy(), *self._atoms, step.buffers.host_inputs["cell"][0].double().numpy())
+        assert isinstance(domain, Domain)
         found = flux_virials(self.potential, domain, self.reach) if flux else edge_virials(self.potential, domain)
         return found.cpu().numpy()
 
@@ -177,7 +191,7 @@ class DomainStep:
 
     def _batch(
         self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
-    ) -> Domain:
+    ) -> Batch:
         missing, levels = self.capacity - len(numbers), self.num_hops + 1
         if missing:
             positions = np.concatenate([positions, self._padding(missing, positions, cell)])
@@ -187,19 +201,22 @@ class DomainStep:
 
     def _domain(
         self, positions: NDArray[np.float64], numbers: NDArray[Any], hops: NDArray[np.int32], cell: NDArray[np.float64]
-    ) -> Domain:
+    ) -> Batch:
+        """A `Domain`; of a potential that cannot be divided, a whole system."""
         levels = self.num_hops + 1
         within = np.searchsorted(hops, np.arange(levels), side="right")
-        return Domain(
+        whole: dict[str, Any] = dict(
             positions=torch.tensor(positions, device="cpu"),
             atomic_numbers=torch.tensor(numbers, dtype=torch.int64, device="cpu"),
             system_index=torch.zeros(len(numbers), dtype=torch.int64, device="cpu"),
             cell=torch.tensor(cell, device="cpu")[None],
             pbc=self.pbc[None],
             charge=torch.tensor([self.charge], dtype=torch.float64, device="cpu"),
-            hops=torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu"),
-            within=torch.tensor(within, dtype=torch.int32, device="cpu"),
         )
+        if self.undivided is not None:
+            return Batch(**whole)
+        hops_of = torch.tensor(np.minimum(hops, levels), dtype=torch.int32, device="cpu")
+        return Domain(**whole, hops=hops_of, within=torch.tensor(within, dtype=torch.int32, device="cpu"))
 
     def _padding(self, count: int, positions: NDArray[np.float64], cell: NDArray[np.float64]) -> NDArray[np.float64]:
         """Positions [count,3] beyond all others along a direction without periodicity, in layers across it."""
@@ -232,16 +249,21 @@ def why_not(potential: Potential | Ensemble) -> str | None:
 
 def num_hops(potential: Potential | Ensemble) -> int:
     """How many times the network gathers from neighbours: in the embedding and, as a rule, in each layer."""
-    return max(int(member.config.num_hops) for member in _members(potential))
+    return max(_hops_of(member) for member in _members(potential))
 
 
 def reach(potential: Potential | Ensemble) -> float:
     """The distance, Å, up to which atoms influence the energy of an atom."""
     found = []
     for member in _members(potential):
-        found.append(int(member.config.num_hops) * float(member.config.cutoff))
+        found.append(_hops_of(member) * float(member.config.cutoff))
         found += [(prior.reach or 0) * max(prior.cutoff(True), prior.cutoff(False)) for prior in _priors(member)]
     return max(found)
+
+
+def _hops_of(potential: Potential) -> int:
+    """0 for a network that is never divided."""
+    return int(getattr(potential.config, "num_hops", 0))
 
 
 def _priors(potential: Potential) -> list[Prior]:

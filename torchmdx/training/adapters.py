@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from torchmdx.models.heads import MultiHead
 from torchmdx.models.potential import Potential
 
 
@@ -70,6 +71,12 @@ def merged(potential: Potential) -> Potential:
     state = {name: tensor for name, tensor in potential.state_dict().items() if ".parametrizations." not in name}
     state |= {f"{name}.weight": cast(Tensor, module.weight).detach() for name, module in adapted.items()}
     found = Potential(potential.config, potential.prior_configs)
+    if isinstance(potential, MultiHead):
+        cards = dict(zip(potential.heads.names, potential.cards, strict=True))
+        parts = {name: Potential(potential.config, potential.prior_configs) for name in cards}
+        for name, card in cards.items():
+            parts[name].card = card
+        found = MultiHead(parts, potential.heads.default)
     found.to(dtype=potential.dtype, device=potential.device).load_state_dict(state)
     found.card = potential.card
     return found.eval()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from torchmdx.datasets.store import Store
 from torchmdx.step.padding import padded_atoms
+from torchmdx.training.heads import HeadsOfFrames
 from torchmdx.training.labelled import LabelledBatch, Totals, frame_weights, label, label_counts
 from torchmdx.training.loss_section import TERMS
 
@@ -75,11 +76,13 @@ class Batches:
         prefetch: int,
         config_type_weights: Mapping[str, float] | None = None,
         replay: Replay | None = None,
+        heads: HeadsOfFrames | None = None,
     ) -> None:
         """seed: None keeps the order of the frames. config_type_weights: factors of the weights of frames.
 
         Args:
             replay: Other frames, which become a part of each batch; seed must be given then.
+            heads: Of all frames of the store.
 
         Raises:
             ValueError: Without frames.
@@ -89,7 +92,7 @@ class Batches:
         self.store, self.indices, self.seed, self.ranks = store, indices, seed, ranks
         self.cutoff, self.dtype, self.device, self.prefetch = cutoff, dtype, device, prefetch
         self.config_type_weights = config_type_weights or {}
-        self.replay = replay
+        self.replay, self.heads = replay, heads
         self.own = min(batch_size - (replay.of(batch_size) if replay else 0), len(indices))
         self.replayed = replay.beside(self.own) if replay else 0
         self.size = self.own + self.replayed
@@ -136,6 +139,8 @@ class Batches:
         """The share of this process in a global batch, in host memory."""
         mine = self.mine(batch)
         frames = self.store.gather(mine)
+        number = None if self.heads is None else self.heads.of_frames[mine]
+        of_heads = 1.0 if self.heads is None else self.heads.weights[number]
         num_atoms = frames.num_atoms
         num_atoms = self.local * self.one_size if self.one_size else padded_atoms(num_atoms)
         labelled = label(
@@ -146,7 +151,8 @@ class Batches:
             cutoff=self.cutoff,
             dtype=self.dtype,
             totals=None if self._totals is None else self._total(batch),
-            frame_weight=frame_weights(frames, self.config_type_weights),
+            frame_weight=frame_weights(frames, self.config_type_weights) * of_heads,
+            head=number,
         )
         return labelled.pinned() if self.device.type == "cuda" else labelled
 

@@ -21,6 +21,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.runtime.files import write_whole
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
+from torchmdx.training.heads import heads_of
 from torchmdx.training.loop import BEST, LAST, STATE, Trainer
 from torchmdx.training.open_data import require_usable, say
 from torchmdx.training.prepare import describe_references
@@ -41,24 +42,31 @@ def with_data(config: Config, store: Store, parts: Split, resume: bool) -> Confi
         say(said)
     require_usable(config, store, parts)
     if not resume:
-        require_plausible(config.data.checks, store, parts, first)
+        heads = heads_of(config, store)
+        for head, own in [("", parts)] if heads is None else heads.every(parts):
+            if len(own["train"]):
+                require_plausible(config.data.checks, store, own, first, f", head {head}" if head else "")
     return config
 
 
-def require_plausible(mode: str, store: Store, parts: Split, loud: bool = True) -> None:
-    """Prints what is wrong with the data. Raises ValueError for what is extreme, if mode is "refuse"."""
+def require_plausible(mode: str, store: Store, parts: Split, loud: bool = True, of: str = "") -> None:
+    """Prints what is wrong with the data. Raises ValueError for what is extreme, if mode is "refuse".
+
+    Args:
+        of: Which of the data, for messages.
+    """
     if mode == "off":
         return
     found = check_data(store, parts)
     if found and loud:
-        say(f"checks of {store.path}:")
+        say(f"checks of {store.path}{of}:")
         for line in table(found, store):
             say(f"  {line}")
     extreme = [one for one in found if one.extreme]
     if extreme and mode == "refuse":
         raise ValueError(
-            f"the data must be plausible, got {'; '.join(map(_named, extreme))}. Correct or remove these frames (the "
-            "table above names them), or train nevertheless with data.checks: warn"
+            f"the data{of} must be plausible, got {'; '.join(map(_named, extreme))}. Correct or remove these frames "
+            "(the table above names them), or train nevertheless with data.checks: warn"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from torchmdx.models.heads import require_head_name
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import BUILT_IN, MODELS, ModelConfig, model_from_dict, prior_from_dict
 from torchmdx.training.data_section import DataSection
@@ -186,6 +187,9 @@ class FinetuneSection(Section):
     """Fine-tuning of an existing potential."""
 
     checkpoint: str | None = Field(default=None, description="potential to start from; null: train from scratch")
+    head: str | None = Field(
+        default=None, description="head of the checkpoint that heads new to it begin with; null: its default"
+    )
     freeze: list[str] = Field(default=[], description="modules to freeze: [network.embedding, network.layers.0]")
     lora: Count | None = Field(
         default=None,
@@ -198,6 +202,9 @@ class FinetuneSection(Section):
     replay: Files | None = Field(
         default=None,
         description="a store or files of structures that the checkpoint knows, trained along with the data",
+    )
+    replay_head: str | None = Field(
+        default=None, description="head of the replayed frames; required with data.heads, which may have others"
     )
     replay_labels: Literal["base", "file"] = Field(
         default="base", description="labels of replayed frames: base (computed with the checkpoint), or file"
@@ -242,6 +249,22 @@ class Config(Section):
                 "training.batch_size must be >= 2 with finetune.replay, for a new and a replayed frame, "
                 f"got {self.training.batch_size}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _heads(self) -> Config:
+        heads, finetune = self.data.heads, self.finetune
+        if finetune.replay_head is not None:
+            require_head_name(finetune.replay_head)
+        if bool(heads and finetune.replay) != (finetune.replay_head is not None):
+            raise ValueError(
+                "finetune.replay_head must be given with finetune.replay and data.heads, which name the heads of "
+                f"replayed and new frames, got replay_head {finetune.replay_head!r} and the heads "
+                f"{', '.join(heads) or 'none'}"
+            )
+        unknown = [name for name in self.loss.head_weights if name not in (*heads, finetune.replay_head)]
+        if unknown:
+            raise ValueError(f"loss.head_weights must name heads of data.heads, {', '.join(heads)}, got {unknown[0]!r}")
         return self
 
     def plain(self) -> dict[str, Any]:

@@ -270,5 +270,5 @@ def _lines(section: BaseModel, indent: str) -> Iterator[str]:
 
 def _scalar(value: Any) -> str:
     yaml = _yaml_module()
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6).strip()
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
     return text.removesuffix("...").strip()

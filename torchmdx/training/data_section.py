@@ -10,6 +10,7 @@ from torchmdx.datasets.blocks import Keys
 from torchmdx.datasets.readers import FORMATS
 from torchmdx.datasets.reading import ReadingOptions
 from torchmdx.datasets.splits import PARTS
+from torchmdx.models.heads import require_head_name
 from torchmdx.training.section import Files, Finite, Part, Positive, Section, Seed
 
 FORMAT_NAMES = tuple(FORMATS)
@@ -27,6 +28,11 @@ class DataSection(Section):
     path: str | list[str] = Field(
         default="",
         description="a packed store, or files in any supported format, converted to a store in output.directory",
+    )
+    heads: dict[str, Files] = Field(
+        default={},
+        description="levels of theory, instead of path: {pbe: [pbe.xyz], scan: [scan.xyz]}; each has a head of its own "
+        "on the shared network. The first is the default of the checkpoint; sizes of parts are of each",
     )
     format: Literal[FORMAT_NAMES] | None = Field(  # type: ignore[valid-type]
         default=None, description=f"format of the files: {', '.join(FORMAT_NAMES)}; null: from name and content"
@@ -94,6 +100,15 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _one_source(self) -> DataSection:
         files = self.part_files()
+        for name, named in self.heads.items():
+            require_head_name(name)
+            if not files_of(named):
+                raise ValueError(f"heads must name the files of each head, got none for {name}")
+        if self.heads and (self.path not in ("", []) or files):
+            raise ValueError(
+                "heads need no path, and parts that are drawn (a count or a fraction), got "
+                + (f"path {self.path!r}" if self.path else f"files of {next(iter(files))}")
+            )
         if "train" in files and self.path not in ("", []):
             raise ValueError(f"path must not be given if train names files, got path {self.path!r}")
         if files and self.split is not None:
@@ -106,7 +121,9 @@ class DataSection(Section):
         return {name: files for name, files in named.items() if files is not None}
 
     def pool_files(self) -> list[str]:
-        """The files from which the other parts are drawn: those of path or of train."""
+        """The files from which the other parts are drawn: those of path, of all heads, or of train."""
+        if self.heads:
+            return [file for files in self.heads.values() for file in files_of(files) or []]
         return files_of(self.train) or [name for name in files_of(self.path) or [] if name]
 
     def sizes(self) -> dict[str, Any]:

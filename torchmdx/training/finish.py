@@ -6,13 +6,14 @@ from pathlib import Path
 
 import torch
 
+from torchmdx.checkpoints.locate import with_head
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
-from torchmdx.training.gains import UNITS, lines
+from torchmdx.training.gains import UNITS, Values, lines
+from torchmdx.training.heads import OLD, REPLAY
 from torchmdx.training.loop import BEST, LAST, Trainer
-from torchmdx.training.replay import OLD, REPLAY
-from torchmdx.training.validation import TEST, errors_of
+from torchmdx.training.validation import NEW, TEST, errors_of
 
 SHOWN = {OLD: "old frames"}  # names of parts in the report
 
@@ -20,36 +21,59 @@ SHOWN = {OLD: "old frames"}  # names of parts in the report
 def finish(config: Config, trainer: Trainer, directory: Path, device: torch.device) -> None:
     """Prints what was reached, and writes the report."""
     best, epoch = trainer.best_errors, trainer.best_epoch
+    heads = trainer.heads.names if trainer.heads is not None else ("",)
+    files = {head: with_head(directory / BEST, head or None) for head in heads}
     if f"{TEST}_loss" in trainer.before:
-        tested = load_one(directory / BEST, device=device, dtype=trainer.potential.dtype)
-        best = best | errors_of(tested, config, trainer.store, trainer.parts[TEST], TEST)
+        tested = {head: load_one(file, device=device, dtype=trainer.potential.dtype) for head, file in files.items()}
+        of_heads = {"": trainer.parts[TEST]} if trainer.heads is None else trainer.heads.parts(trainer.parts[TEST])
+        there = {head: one for head, one in tested.items() if len(of_heads[head])}
+        best = best | errors_of(there, config, trainer.store, of_heads, TEST)
     tuned = bool(trainer.before)
     from_epoch = f"from epoch {epoch}" if epoch else "the checkpoint itself"
     print(f"{directory / BEST}  best, {from_epoch}" if epoch or tuned else f"{directory / LAST}")
-    shown = {term: value for term in UNITS if (value := trainer.remembered.get(f"validation_{term}")) is not None}
     if tuned:
         print("\n".join(lines(config, trainer.before, best, epoch)))
-    elif shown:
-        errors = ", ".join(f"{term} {number(value)} {UNITS[term]}" for term, value in shown.items())
-        print(f"validation errors of the last epoch: {errors}")
+    else:
+        for head in ("", *(head for head in heads if head)):
+            if errors := _listed(trainer.best_errors, f"{NEW}_{head}_" if head else f"{NEW}_"):
+                of = f" of the head {head}" if head else ""
+                print(f"validation errors{of}, MAE (RMSE): {errors}")
     if config.output.report:
-        from torchmdx.report.sources import source_names
-        from torchmdx.report.write import write_report
-        from torchmdx.training.gains_section import fine_tuning
+        for head, file in files.items():
+            print(_report(config, trainer, directory, device, best, head, str(file)))
 
-        potential = load_one(directory / BEST, device=device)
-        parts = {SHOWN.get(name, name): part for name, part in trainer.parts.items() if name != REPLAY and len(part)}
-        sets = {name: (trainer.store, part) for name, part in parts.items()}
-        page = write_report(
-            directory / "report",
-            potential,
-            sets,
-            history=directory if "csv" in config.output.loggers else None,
-            config=config.plain(),
-            device=device,
-            dtype=trainer.potential.dtype,
-            kcal=config.output.kcal,
-            more=[fine_tuning(config, trainer.before, best, epoch)] if tuned else [],
-            title=f"{directory.name}/{BEST} on {source_names(trainer.store)}",
-        )
-        print(page)
+
+def _listed(values: Values, prefix: str) -> str:
+    """Mean absolute and root mean square errors of all terms, as text."""
+    shown = [(term, prefix + term, unit) for term, unit in UNITS.items() if prefix + term in values]
+    return ", ".join(
+        f"{term} {number(values[key])} ({number(values.get(f'{key}_rmse', float('nan')))}) {unit}"
+        for term, key, unit in shown
+    )
+
+
+def _report(
+    config: Config, trainer: Trainer, directory: Path, device: torch.device, best: Values, head: str, file: str
+) -> Path:
+    """Writes the report, of several heads that of one, in a folder of its name."""
+    from torchmdx.report.sources import source_names
+    from torchmdx.report.write import write_report
+    from torchmdx.training.gains_section import fine_tuning
+
+    potential = load_one(file, device=device)
+    parts = {SHOWN.get(name, name): part for name, part in trainer.parts.items() if name != REPLAY and len(part)}
+    if trainer.heads is not None:
+        parts = {name: trainer.heads.parts(part)[head] for name, part in parts.items()}
+    sets = {name: (trainer.store, part) for name, part in parts.items() if len(part)}
+    return write_report(
+        directory / "report" / head,
+        potential,
+        sets,
+        history=directory if "csv" in config.output.loggers else None,
+        config=config.plain(),
+        device=device,
+        dtype=trainer.potential.dtype,
+        kcal=config.output.kcal,
+        more=[fine_tuning(config, trainer.before, best, trainer.best_epoch)] if trainer.before else [],
+        title=f"{directory.name}/{Path(file).name} on {source_names(trainer.store)}",
+    )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
+from torchmdx.training.heads import OLD
 from torchmdx.training.loss import used_terms
-from torchmdx.training.replay import OLD
 from torchmdx.training.validation import NEW, TEST
 
 UNITS = {"energy": "meV/atom", "forces": "meV/Å", "stress": "meV/Å³", "charges": "me", "dipole": "me Å"}
@@ -25,11 +25,18 @@ def rows(config: Config, before: Values, after: Values) -> list[Row]:
     The new frames are those of the test set, if there is one: the validation set has chosen the fine-tuned potential.
     """
     new = TEST if f"{TEST}_loss" in before and f"{TEST}_loss" in after else NEW
-    sets = [name for name in (new, OLD) if f"{name}_loss" in before]
+    sets = [name for name in (new, *_of_heads(config, new), OLD) if f"{name}_loss" in before]
     terms = [(name, term) for name in sets for term in used_terms(config.loss)]
     keys = [(name, term, f"{name}_{term}") for name, term in terms if f"{name}_{term}" in {**before, **after}]
     # An error of exactly 0, that of the checkpoint on its own labels, is not among the values.
-    return [(WHICH[name], term, UNITS[term], before.get(key, 0.0), after.get(key, 0.0)) for name, term, key in keys]
+    which = WHICH | _of_heads(config, new)
+    return [(which[name], term, UNITS[term], before.get(key, 0.0), after.get(key, 0.0)) for name, term, key in keys]
+
+
+def _of_heads(config: Config, new: str) -> dict[str, str]:
+    """Prefixes of the values of each head on the new frames, and what they are called; none for a single head."""
+    heads = config.data.heads if len(config.data.heads) > 1 else {}
+    return {f"{new}_{head}": f"{WHICH[new]}, head {head}" for head in heads}
 
 
 def lines(config: Config, before: Values, after: Values, best_epoch: int) -> list[str]:
@@ -53,7 +60,7 @@ def remarks(config: Config, before: Values, after: Values, best_epoch: int) -> l
 def _summary(config: Config, before: Values, after: Values) -> Iterator[str]:
     """A clause for each set, on the forces, or the energies of a training without forces."""
     found = rows(config, before, after)
-    for which in WHICH.values():
+    for which in dict.fromkeys(name for name, *_ in found):
         own = {quantity: (unit, a, b) for name, quantity, unit, a, b in found if name == which}
         if not own:
             continue

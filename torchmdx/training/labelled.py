@@ -32,7 +32,8 @@ class LabelledBatch:
     energy [S+1] float64 eV, reference energies included · forces [N,3] eV/Å · stress [S+1,3,3] eV/Å³ · charges [N] e ·
     dipole [S+1,3] e Å · energy_weight [S+1], force_weight [N], stress_weight [S+1], charges_weight [N], dipole_weight
     [S+1]: 0 for padding and missing labels, whose values are 0 ·
-    frame_weight [S+1]: of each system in the loss, not in mean errors · count [S+1]: atoms of each system, at least 1.
+    frame_weight [S+1]: of each system in the loss, not in mean errors · count [S+1]: atoms of each system, at least 1 ·
+    head [S+1]: of several, the number of each system's.
 
     On the host: layout, equal for batches with the same atom counts and periodic directions of their systems; frames:
     indices in the store; num_real: atoms without padding; totals: labels in the global batch.
@@ -51,6 +52,7 @@ class LabelledBatch:
     dipole_weight: Tensor
     frame_weight: Tensor
     count: Tensor
+    head: Tensor
     layout: tuple[bytes, bytes] = (b"", b"")
     frames: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     num_real: int = 0
@@ -97,12 +99,13 @@ def label(
     dtype: torch.dtype,
     totals: Totals | None = None,
     frame_weight: NDArray[np.float64] | None = None,
+    head: NDArray[np.int64] | None = None,
 ) -> LabelledBatch:
     """A batch of `frames`, whose indices in the store are `indices`, padded to num_atoms and num_systems + 1.
 
     Args:
         totals: Labels in the global batch; None if it consists of these frames. frame_weight [F] in the loss; None:
-            that of the frames.
+            that of the frames. head [F]: None is 0.
     """
     real, missing, first = frames.num_atoms, num_atoms - frames.num_atoms, len(frames)
     if missing < 0 or first > num_systems:
@@ -141,6 +144,7 @@ def label(
         dipole_weight=per_system(has_dipole / (3 * dipoles)).to(dtype),
         frame_weight=per_system(frames.weight if frame_weight is None else frame_weight).to(dtype),
         count=per_system(np.maximum(frames.counts, 1), 1).to(dtype),
+        head=per_system(np.zeros(first, np.int64) if head is None else head),
         layout=(frames.counts.tobytes(), frames.pbc.tobytes()),
         frames=indices,
         num_real=real,

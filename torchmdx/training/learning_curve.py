@@ -45,7 +45,7 @@ def learning_curve(config: Config, sizes: Sequence[int]) -> int:
     Those that have finished are kept, and those that were stopped go on. Returns the exit status of `train`.
     """
     directory = Path(config.output.directory)
-    if config.data.part_files() or config.data.split is not None or config.training.ensemble > 1:
+    if config.data.part_files() or config.data.heads or config.data.split is not None or config.training.ensemble > 1:
         raise ValueError(
             "a learning curve draws its parts from data.path and trains one potential: data.split must not be given, "
             "parts must be sizes, and training.ensemble must be 1"

@@ -12,6 +12,7 @@ import numpy as np
 from torchmdx.checkpoints.save_load import save
 from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store
+from torchmdx.models.heads import MultiHead
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.training.adapters import merged
@@ -21,17 +22,17 @@ from torchmdx.training.contradiction import contradiction, is_due
 from torchmdx.training.distributed import Group
 from torchmdx.training.ema import averaged
 from torchmdx.training.epoch_means import EpochMeans
+from torchmdx.training.heads import OLD, REPLAY, heads_of
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.level_of_theory import doubt
 from torchmdx.training.logs import Logs
 from torchmdx.training.loss import term_weights
 from torchmdx.training.pending_steps import PendingSteps
 from torchmdx.training.progress import HELD_OUT, TrainingProgress, short_names
-from torchmdx.training.replay import OLD, REPLAY
 from torchmdx.training.restore import restore, write
 from torchmdx.training.schedule import Schedule
 from torchmdx.training.step import NORM, STOP, VALUES, LossHook, TrainStep
-from torchmdx.training.validation import NEW, TEST, choice, validate
+from torchmdx.training.validation import NEW, TEST, Held, choice, validate
 
 Hook = Callable[["Trainer", dict[str, float]], Mapping[str, float] | None]
 STATE, LAST, BEST = "state.safetensors", "last.safetensors", "best.safetensors"
@@ -48,13 +49,12 @@ class Trainer:
         self, config: Config, potential: Potential, store: Store, parts: Split, directory: Path, group: Group
     ) -> None:
         self.config, self.potential, self.store, self.parts = config, potential, store, parts
-        self.directory, self.group = directory, group
+        self.directory, self.group, self.heads = directory, group, heads_of(config, store, parts)
         training = config.training
         replay = Replay(parts[REPLAY], config.finetune.replay_share) if REPLAY in parts else None
         self.train = self._batches(parts["train"], training.batch_size, training.seed, replay)
         held_out = {NEW: parts["validation"], OLD: parts.get(OLD, np.zeros(0, np.int64))}
-        size = self._held_out_size = training.validation_batch_size or training.batch_size
-        self.validation = {name: self._batches(part, size, None) for name, part in held_out.items() if len(part)}
+        self.validation = {name: self._held(part, name) for name, part in held_out.items() if len(part)}
         self.schedule = Schedule(config.schedule, config.optimizer.learning_rate, training.epochs * len(self.train))
         self.epoch = self.done = self.global_step = self.waited = 0  # complete epochs, steps of the next one
         self.best, self.best_epoch = math.inf, 0
@@ -98,7 +98,16 @@ class Trainer:
             prefetch=self.config.training.prefetch,
             config_type_weights=self.config.loss.config_type_weights,
             replay=replay,
+            heads=self.heads,
         )
+
+    def _held(self, indices: np.ndarray, name: str) -> Held:
+        """Held-out frames, new ones by head."""
+        size = self.config.training.validation_batch_size or self.config.training.batch_size
+        if self.heads is None or name == OLD:
+            return self._batches(indices, size, None)
+        parts = self.heads.parts(indices)
+        return {head: self._batches(part, size, None) for head, part in parts.items() if len(part)}
 
     # Resume
 
@@ -188,17 +197,20 @@ class Trainer:
         """Errors on the test set, which chooses nothing."""
         if not len(self.parts.get(TEST, ())):
             return {}
-        return validate(self.step, {TEST: self._batches(self.parts[TEST], self._held_out_size, None)}, self.config, 0)
+        return validate(self.step, {TEST: self._held(self.parts[TEST], TEST)}, self.config, 0)
 
     def _compare_labels(self, progress: TrainingProgress | None) -> None:
         """Says if the labels of energies and forces contradict each other, a few times in a run."""
         trained = {"energy", "forces"} <= set(self.step.terms)
         if progress is None or not trained or not is_due(self.epoch, self.config.training.epochs):
             return
-        with averaged(self.step.optimizer):
-            said = contradiction(self.potential, self.store, self.parts["train"])
-        if said is not None:
-            progress.message(f"warning: {said}")
+        parts = {"": self.parts["train"]} if self.heads is None else self.heads.parts(self.parts["train"])
+        for head, frames in parts.items():
+            with averaged(self.step.optimizer):
+                potential = self.potential.one(head) if isinstance(self.potential, MultiHead) else self.potential
+                said = contradiction(potential, self.store, frames)
+            if said is not None:
+                progress.message(f"warning: {f'head {head}: ' if head else ''}{said}")
 
     def _epoch(self, logs: Logs | None, progress: TrainingProgress | None, interrupts: Interrupts | None) -> bool:
         """Trains the rest of the epoch; False if a signal stopped it."""

@@ -43,8 +43,8 @@ def used_terms(loss: LossSection) -> tuple[str, ...]:
 
 def weighted_sum(
     errors: Tensor, weights: Tensor, term: TermSection, importance: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Σ importance · weight · function(error) and Σ weight · |error|, with one weight and one importance per row.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ importance · weight · function(error), Σ weight · |error| and Σ weight · error², one weight each per row.
 
     Rows of weight 0 may hold any values. importance: None is 1.
     """
@@ -52,9 +52,8 @@ def weighted_sum(
     weights = weights.reshape(column)
     errors = torch.where(weights > 0, errors, 0.0)  # a product would keep NaN, the stress of a system without cell
     losses = weights * error_function(errors, term)
-    return (losses if importance is None else importance.reshape(column) * losses).sum(), (
-        weights * errors.detach().abs()
-    ).sum()
+    total, size = losses if importance is None else importance.reshape(column) * losses, errors.detach().abs()
+    return total.sum(), (weights * size).sum(), (weights * size * size).sum()
 
 
 def total(values: Sequence[Tensor], weights: Tensor) -> Tensor:

@@ -69,6 +69,11 @@ class LossSection(Section):
         description="weights of frames by config_type, {surface: 2.0, Default: 1.0}; Default: frames without",
     )
 
+    head_weights: dict[str, NotNegative] = Field(
+        default={},
+        description="weights of the frames of each head, {pbe: 1.0, scan: 10.0}; 1 for others",
+    )
+
     @model_validator(mode="after")
     def _some_term(self) -> LossSection:
         if not any(term.weight or term.final_weight for term in self.terms().values()):

@@ -15,6 +15,7 @@ from torchmdx.runtime.wording import counted
 from torchmdx.training.config import Config
 from torchmdx.training.data_section import DataSection
 from torchmdx.training.distributed import launched
+from torchmdx.training.heads import split_by_head
 from torchmdx.training.labelled import NO_TYPE
 from torchmdx.training.loss import used_terms
 
@@ -101,6 +102,8 @@ def _files(data: DataSection) -> dict[str, str]:
 def _parts(data: DataSection, store: Store) -> Split:
     """The frames of the files of each part, and those that are drawn from the others."""
     draw = dict(seed=data.seed, by=data.split_by, **data.sizes())
+    if data.heads:
+        return split_by_head(data, store, **draw)
     given = {name: files for name, files in data.part_files().items() if name != "train"}
     if not given:
         return split(store, **draw)

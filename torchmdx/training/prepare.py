@@ -13,12 +13,14 @@ from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.references import composition, fit_references, isolated_energies
 from torchmdx.datasets.store import Store
 from torchmdx.evaluation.derivatives import evaluate
+from torchmdx.models.heads import MultiHead
 from torchmdx.models.model_card import Card, symbols
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.wording import signed
 from torchmdx.training.adapters import add_adapters
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import launched
+from torchmdx.training.heads import base_of, beginnings, heads_of, is_known, names_of
 from torchmdx.training.labelled import label
 from torchmdx.training.loss import used_terms
 from torchmdx.training.loss_section import LossSection
@@ -31,38 +33,33 @@ CHUNK_OF_FACTS = 4096
 
 
 def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch.dtype) -> Potential:
-    """A new potential, or the checkpoint to fine-tune; on the CPU, frozen weights without requires_grad."""
-    finetune = config.finetune
+    """A new potential, or the checkpoint to fine-tune; on the CPU, frozen weights without requires_grad.
+
+    With data.heads all heads, each with the constants of its own frames.
+    """
+    finetune, heads = config.finetune, heads_of(config, store)
+    new: tuple[int, ...] = ()
     if finetune.checkpoint is not None:
-        before = load_one(finetune.checkpoint, dtype=dtype)
-        facts = card_of(store, train)
-        new = new_elements(before, facts.elements or ())
-        potential = with_elements(before, new, config.training.seed)
-        _require_elements(potential, store, f"the potential {finetune.checkpoint!r}")
-        potential.card = tuned_card(potential.card, facts)
-        if finetune.references == "shift":
-            _shift_references(potential, store, train)
-        elif new:
-            _shift_references(potential, store, train, new)
-        if new and not launched():
-            print(
-                f"new to {finetune.checkpoint}: {symbols(new)}; reference energies are fitted, embeddings are trained",
-                file=sys.stderr,
-            )
+        new = new_elements(load_one(base_of(config)), card_of(store, train).elements or ())
+    of_one = _new_potential if finetune.checkpoint is None else _tuned_potential
+    if heads is None:
+        potential = of_one(config, store, train, dtype, None, new)
+    else:
+        parts = heads.parts(train)
+        potential = MultiHead(
+            {name: of_one(config, store, parts[name], dtype, name, new) for name in heads.names}, heads.names[0]
+        )
+    if new and not launched():
+        print(
+            f"new to {finetune.checkpoint}: {symbols(new)}; reference energies are fitted, embeddings are trained",
+            file=sys.stderr,
+        )
+    if finetune.checkpoint is not None:
         for name, weight in potential.named_parameters():
             basis = name.startswith("network.basis.")
             weight.requires_grad_(getattr(potential.config, "trainable_basis", True) or not basis)
-    else:
-        torch.manual_seed(config.training.seed)
-        potential = Potential(config.model.network(), config.model.prior_configs()).to(dtype=dtype)
-        _require_elements(potential, store, "model.max_z")
-        potential.card = card_of(store, train)
-        potential.reference_energies.copy_(torch.from_numpy(_references(config, store, train)))
-        scale = config.data.scale
-        potential.scale.fill_(_force_scale(store, train) if scale == "forces" else scale)
     freeze(potential, finetune.freeze)
-    if finetune.checkpoint is not None:
-        require_trainable(potential, new)
+    require_trainable(potential, new)
     if finetune.lora is not None:
         # Embeddings of elements that the checkpoint does not know have to be trained whole.
         count = add_adapters(potential, finetune.lora, config.training.seed, ("network.embedding",) if new else ())
@@ -70,6 +67,39 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
             every = sum(weight.numel() for weight in potential.parameters())
             print(f"adapters of rank {finetune.lora}: {count:,} of {every:,} weights are trained", file=sys.stderr)
     return potential.train()
+
+
+def _tuned_potential(
+    config: Config, store: Store, train: np.ndarray, dtype: torch.dtype, head: str | None, new: tuple[int, ...]
+) -> Potential:
+    """The checkpoint to fine-tune, or one head of it, with elements that are new to it. train: frames of the head."""
+    finetune = config.finetune
+    source = base_of(config) if head is None else beginnings(config)[head]
+    potential = with_elements(load_one(source, dtype=dtype), new, config.training.seed)
+    _require_elements(potential, store, f"the potential {finetune.checkpoint!r}")
+    if not len(train):  # only replayed frames, whose labels are those of the checkpoint
+        return potential
+    potential.card = tuned_card(potential.card, card_of(store, train))
+    if finetune.references == "shift" or not (head is None or is_known(config, head)):
+        _shift_references(potential, store, train)
+    elif new:
+        _shift_references(potential, store, train, new)
+    return potential
+
+
+def _new_potential(
+    config: Config, store: Store, train: np.ndarray, dtype: torch.dtype, head: str | None, new: tuple[int, ...]
+) -> Potential:
+    """A potential with random weights, and the constants of its training frames."""
+    names = names_of(config)
+    torch.manual_seed(config.training.seed + (names.index(head) if head is not None else 0))
+    potential = Potential(config.model.network(), config.model.prior_configs()).to(dtype=dtype)
+    _require_elements(potential, store, "model.max_z")
+    potential.card = card_of(store, train)
+    potential.reference_energies.copy_(torch.from_numpy(_references(config, store, train, head)))
+    scale = config.data.scale
+    potential.scale.fill_(_force_scale(store, train) if scale == "forces" else scale)
+    return potential
 
 
 def require_terms(loss: LossSection, potential: Potential) -> None:
@@ -136,10 +166,10 @@ def tuned_card(before: Card, more: Card) -> Card:
     )
 
 
-def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
+def _references(config: Config, store: Store, train: np.ndarray, head: str | None) -> np.ndarray:
     given, max_z = config.data.references, config.model.max_z
     if given in ("auto", "fit", "isolated"):
-        lone = isolated_energies(store) if given != "fit" else {}
+        lone = isolated_energies(store, _of_head(config, store, head)) if given != "fit" else {}
         if "energy" not in store.labels:
             return np.zeros(max_z + 1)
         known, base = (lone, {}) if given == "isolated" else ({}, lone)
@@ -156,9 +186,22 @@ def _references(config: Config, store: Store, train: np.ndarray) -> np.ndarray:
     return references
 
 
+def _of_head(config: Config, store: Store, head: str | None) -> np.ndarray | None:
+    """Which frames of a store are those of a head."""
+    heads = heads_of(config, store)
+    return None if heads is None or head is None else heads.of_frames == heads.names.index(head)
+
+
 def describe_references(config: Config, store: Store, potential: Potential) -> str | None:
-    """Where the reference energies come from, if from isolated atoms."""
-    known, given = isolated_energies(store), config.data.references
+    """Where the reference energies come from, if from isolated atoms; of several heads a line for each."""
+    if isinstance(potential, MultiHead):
+        said = {name: _described(config, store, potential.one(name), name) for name in potential.heads.names}
+        return "\n".join(f"head {name}: {text}" for name, text in said.items() if text is not None) or None
+    return _described(config, store, potential, None)
+
+
+def _described(config: Config, store: Store, potential: Potential, head: str | None) -> str | None:
+    known, given = isolated_energies(store, _of_head(config, store, head)), config.data.references
     if config.finetune.checkpoint is not None or given not in ("auto", "isolated") or not known:
         return None
     fitted = [z for z in store.elements if z not in known]

@@ -21,6 +21,7 @@ from torchmdx.datasets.references import composition
 from torchmdx.datasets.source_state import source_state
 from torchmdx.datasets.splits import Split
 from torchmdx.datasets.store import Store, StoreWriter
+from torchmdx.models.heads import MultiHead
 from torchmdx.models.model_card import symbols
 from torchmdx.models.potential import Potential
 from torchmdx.report.predictor import Predictor
@@ -29,12 +30,11 @@ from torchmdx.training.batches import Indices
 from torchmdx.training.config import Config
 from torchmdx.training.data_section import files_of
 from torchmdx.training.distributed import launched
+from torchmdx.training.heads import OLD, REPLAY, base_of
 from torchmdx.training.loss import used_terms
 from torchmdx.training.open_data import say
 
 MIXED, READ = "with_replay.store", ".replay.store"
-# Parts of the store: replayed frames that are trained, and those held out to measure what is forgotten.
-REPLAY, OLD = "replay", "old"
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000
 CHUNK = 1024
 
@@ -58,6 +58,8 @@ def with_replay(
     """
     if config.finetune.replay is None:
         return store, parts
+    if isinstance(potential, MultiHead):
+        potential = potential.one(config.finetune.replay_head or potential.heads.default)
     path = directory / MIXED
     exists = Store.is_store(path)
     if not (exists and resume):
@@ -149,7 +151,7 @@ def _write(
 def _require_known(config: Config, potential: Potential, old: Store) -> None:
     """Raises ValueError for frames with elements that the checkpoint was not trained on."""
     assert config.finetune.checkpoint is not None
-    known = load_one(config.finetune.checkpoint).card.elements
+    known = load_one(base_of(config)).card.elements
     unknown = [z for z in old.elements if z > potential.max_z or (known is not None and z not in known)]
     if unknown:
         raise ValueError(
@@ -186,7 +188,7 @@ def _as_given(
 ) -> Iterator[tuple[Indices, Frames]]:
     """Frames with their labels; energies relative to the reference energies that were fitted to the new data."""
     assert config.finetune.checkpoint is not None
-    before = load_one(config.finetune.checkpoint).reference_energies.double().cpu().numpy()
+    before = load_one(base_of(config)).reference_energies.double().cpu().numpy()
     after = potential.reference_energies.detach().double().cpu().numpy()
     shift = np.zeros(len(after))
     shift[list(old.elements)] = after[list(old.elements)] - before[list(old.elements)]

@@ -37,6 +37,7 @@ CHANGEABLE_ALONE = ("training.validate_every", "training.validation_batch_size",
 
 # Settings that version 0.1 did not have, and how it trained.
 ADDED = {"model.messages": "source", "training.resample": False, "finetune.lora": None}
+ADDED |= {"data.heads": {}, "loss.head_weights": {}, "finetune.head": None, "finetune.replay_head": None}
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
@@ -89,7 +90,9 @@ def _require_info(info: Any) -> None:
         and (schedule.get("best", "") is None or _is_number(schedule["best"])),
         "means": isinstance(means, dict)
         and set(means) <= set(TERMS)
-        and all(isinstance(sums, list) and len(sums) == 3 and all(map(_is_number, sums)) for sums in means.values()),
+        and all(
+            isinstance(sums, list) and len(sums) in (3, 4) and all(map(_is_number, sums)) for sums in means.values()
+        ),
         "remembered": _are_numbers(info.get("remembered")),
         **{name: _are_numbers(info.get(name, {})) for name in ("before", "best_errors")},
         "changes": _are_changes(info.get("changes", [])),

@@ -16,7 +16,7 @@ from torchmdx.engines.pairs import energy as pair_energy
 from torchmdx.engines.pairs.near_list import NearList
 from torchmdx.engines.plan import Network
 from torchmdx.evaluation.derivatives import Result, differentiate
-from torchmdx.models.coulomb_cutoff import sum_error_of
+from torchmdx.models.heads import one_head, select_heads
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_memory import keep_freed_memory
@@ -27,11 +27,12 @@ from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import total, used_terms, weighted_sum
 from torchmdx.training.loss_section import TERMS, LossSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
-from torchmdx.training.step_graphs import Graphs, StepGraphs
+from torchmdx.training.step_graphs import Graphs, StepGraphs, can_record
 
-# The values a step returns: losses, norm of the gradient, mean absolute errors; overflow and stop are not 0 if a
-# list overflowed or a process received a signal.
-VALUES = ("loss", *(f"{name}_loss" for name in TERMS), "gradient_norm", *TERMS, "overflow", "stop")
+# The values a step returns: losses, norm of the gradient, mean absolute and mean square errors; overflow and stop are
+# not 0 if a list overflowed or a process received a signal.
+LOSSES, SQUARES = ([f"{name}_{kind}" for name in TERMS] for kind in ("loss", "square"))
+VALUES = ("loss", *LOSSES, "gradient_norm", *TERMS, *SQUARES, "overflow", "stop")
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
 # Spare slots for other batches with more edges: HEAD_ROOM as a fraction of those needed, plus LEAST_ROOM. Sums over
@@ -62,7 +63,6 @@ class TrainStep:
 
     load copies a batch into the buffers of its shape, and may read the device; compute and apply read nothing on the
     host and keep all shapes and buffers, so that they can be captured. reduce sums flat.buffer over processes.
-
     If a neighbour list has overflowed, or the gradient is not finite, in any process, apply changes nothing. The values
     report it; after an overflow, the caller calls `grow` and repeats the step. bf16, tf32: of matrix products.
 
@@ -89,9 +89,8 @@ class TrainStep:
         named = [(name, weight) for name, weight in potential.named_parameters() if weight.requires_grad]
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
-        self.pairwise = Network.of(potential).has_pairs
-        record = record and not sum_error_of(potential, periodic=True)  # an Ewald sum reads every batch on the host
-        self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
+        self.pairwise = Network.of(one_head(potential)).has_pairs
+        self.graphs = StepGraphs() if record and can_record(potential, self.device) else None
         self.weights, self.stop = self.flat.values.new_zeros(len(TERMS)), self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
@@ -223,6 +222,7 @@ class TrainStep:
 
     def _predict(self, slot: Slot, create_graph: bool) -> tuple[Result, Tensor]:
         batch = slot.labelled.batch
+        select_heads(self.potential, slot.labelled.head, batch)
         edges = slot.search.update(batch.positions, batch.cell)
         forces, stress = "forces" in self.terms, "stress" in self.terms
         with self._mixed(batch.positions.device):
@@ -247,7 +247,7 @@ class TrainStep:
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self.bf16 else nullcontext()
 
     def _losses(self, result: Result, labelled: LabelledBatch) -> tuple[list[Tensor], list[Tensor]]:
-        """Losses and mean absolute errors of all terms; 0 for omitted ones."""
+        """Losses of all terms, and their mean absolute and mean square errors; 0 for omitted ones."""
         dtype, zero = labelled.forces.dtype, labelled.forces.new_zeros(())
         found, importance = {}, labelled.frame_weight
         if "energy" in self.terms:
@@ -266,8 +266,8 @@ class TrainStep:
         if "dipole" in self.terms and result.dipoles is not None:
             errors = result.dipoles.to(dtype) - labelled.dipole
             found["dipole"] = weighted_sum(errors, labelled.dipole_weight, self.loss.dipole, importance)
-        pairs = [found.get(name, (zero, zero)) for name in TERMS]
-        return [loss for loss, _ in pairs], [error for _, error in pairs]
+        losses, sizes, squares = zip(*(found.get(name, (zero,) * 3) for name in TERMS), strict=True)
+        return list(losses), [*sizes, *squares]
 
     def _values(self, loss: Tensor, values: list[Tensor], errors: list[Tensor], overflow: Tensor) -> Tensor:
         rest = torch.zeros_like(loss), *errors, overflow.to(loss.dtype), self.stop
@@ -295,5 +295,4 @@ def _key(labelled: LabelledBatch) -> str:
 
 
 def _near(key: str) -> str:
-    """Key of the capacity of the shorter list of a shape."""
     return f"{key} near"

@@ -13,6 +13,7 @@ from ase.constraints import FixAtoms
 from device_runs import assert_same_run, md
 from md_runs import assert_refused
 
+import torchmdx
 from torchmdx.commands import cli
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.run import device_run
@@ -50,6 +51,62 @@ def test_energy_of_nve_is_that_of_openmm(model, ethanol_file, further):
     ours, theirs = (read_log(device_run.Path(f"{name}.log")) for name in ("ours", "theirs"))
     np.testing.assert_allclose(ours["potential_eV"], theirs["potential_eV"], atol=1e-6)
     np.testing.assert_allclose(ours["kinetic_eV"], theirs["kinetic_eV"], atol=1e-4)
+
+
+def write_fast(model, factor=0.95):
+    """A fast potential whose forces are a part of those of the model."""
+    potential = torchmdx.load(model)
+    potential.scale.mul_(factor)
+    torchmdx.save(potential, "fast.safetensors")
+    return ["--fast", "fast.safetensors", "--inner", 2]
+
+
+def test_multiple_time_steps_are_those_of_dynamics_and_of_openmm(model, ethanol_file, capsys):
+    pytest.importorskip("openmm")
+    fast, nve = write_fast(model), ["--ensemble", "nve", "--precision", "float64"]
+    atoms = ase.io.read(ethanol_file)
+    atoms.set_momenta(np.random.default_rng(0).normal(0, 0.5, (9, 3)))
+    ase.io.write("moving.xyz", atoms, format="extxyz")
+    assert md("moving.xyz", model, "ours", *nve, *fast, "--steps", 8) == 0
+    assert "2 inner steps of 0.25 fs in an outer step of 0.5 fs" in capsys.readouterr().out
+    assert md("moving.xyz", model, "half", *nve, *fast, "--steps", 4) == 0
+    assert md("moving.xyz", model, "half", *nve, *fast, "--steps", 8, "--restart") == 0
+    assert_same_run("ours", "half")
+    openmm = ["--engine", "openmm", "--device", "cpu", "--save-every", "4", "--log-every", "2", "--timestep", "0.25"]
+    openmm += ["--platform", "Reference", "--transport", "python", "--no-page", *map(str, [*nve, *fast])]
+    for steps in ("4", "8"):
+        given = [*openmm, "--steps", steps, *(["--restart"] if steps == "8" else [])]
+        assert cli.main(["md", "moving.xyz", "--model", model, "-o", "theirs", *given]) == 0
+    one, two = (open_dcd(f"{name}.dcd").read(np.arange(3))[0] for name in ("ours", "theirs"))
+    np.testing.assert_allclose(one, two, atol=2e-5)
+    ours, theirs = (read_log(Path(f"{name}.log")) for name in ("ours", "theirs"))
+    for column in ("step", "time_ps", "potential_eV", "kinetic_eV"):
+        np.testing.assert_allclose(ours[column], theirs[column], atol=1e-6)
+    final, other = (ase.io.read(f"{name}.final.xyz") for name in ("ours", "theirs"))
+    np.testing.assert_allclose(final.get_velocities(), other.get_velocities(), atol=1e-5)
+    status = md("moving.xyz", model, "half", *nve, *fast[:2], "--inner", 1, "--steps", 12, "--restart")
+    assert_refused(capsys, status, "multiple time steps MultipleSteps(inner=1", "was MultipleSteps(inner=2")
+
+
+def test_small_steps_are_counted_in_the_summary(model, ethanol_file, capsys):
+    options = [*write_fast(model), "--max-force-difference", 1e-6, "--steps", 4]
+    assert_refused(capsys, md(ethanol_file, model, "run", *options), "step 0: the forces of the fast and the full")
+    assert md(ethanol_file, model, "run", *options, "--small-steps") == 0
+    assert "2 outer steps were taken with the full potential alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--inner", 2], "--inner needs --fast, got it without"),
+        (["--fast", "fast.safetensors", "--inner", 3], "--steps must be a multiple of --inner 3, got 8"),
+        (["--fast", "fast.safetensors", "--inner", 0], "--inner must be >= 1, got 0"),
+        (["--fast", "nowhere.safetensors", "--inner", 2], "nowhere.safetensors"),
+    ],
+)
+def test_multiple_time_steps_that_cannot_be_are_refused(model, ethanol_file, capsys, options, words):
+    write_fast(model)
+    assert_refused(capsys, md(ethanol_file, model, "run", "--steps", 8, *options), words)
 
 
 def test_replicas_have_temperatures_seeds_and_files_of_their_own(model, ethanol_file, capsys):

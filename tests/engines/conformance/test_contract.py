@@ -20,7 +20,9 @@ from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.pairs.engine import PairEngine
 
 CHECKS = {name: measure for name, _, measure in CONTRACT}
-ALLOWED = 1e-4  # of float32 with random weights, whose forces are small sums of large terms
+# Of random weights, whose forces are small sums of large terms.
+ALLOWED = 1e-4
+ALLOWED_FLOAT64 = 1e-9
 
 
 def exact(potential, batch, *, stress, precision):
@@ -52,6 +54,7 @@ ENGINES = {
     "exact": (exact, "cpu", []),
     "pairs": (pairs, "cpu", []),
     "C": (c_code, "cpu", [needs_compiler]),
+    "C-float64": (c_code, "cpu", [needs_compiler]),
     "exact-cuda": (exact, "cuda", [on_gpu]),
     "pairs-cuda": (pairs, "cuda", [on_gpu]),
     "kernels": (kernels, DEVICE, [needs_kernels]),
@@ -94,15 +97,16 @@ def takes_long(name, check="", kind=""):
 
 def subject(name, potential):
     make, device, _ = ENGINES[name]
-    on_device = copy.deepcopy(potential).to(device)
+    precision = "float64" if name.endswith("float64") else "float32"
+    on_device = copy.deepcopy(potential).to(device, getattr(torch, precision))
     if make is kernels and (reason := kernels_for(on_device).why_not(on_device, priors=True)) is not None:
         pytest.skip(f"the kernels do not serve: {reason}")
-    return Subject.of(make, on_device, stress=True, precision="float32")
+    return Subject.of(make, on_device, stress=True, precision=precision)
 
 
 def assert_passes(check, name, potential):
     error = CHECKS[check](subject(name, potential))
-    assert error < ALLOWED, f"{check} of {name}: {error:.1e}"
+    assert error < (ALLOWED_FLOAT64 if name.endswith("float64") else ALLOWED), f"{check} of {name}: {error:.1e}"
 
 
 @pytest.mark.parametrize("kind", kinds(*FEW, "qet"))

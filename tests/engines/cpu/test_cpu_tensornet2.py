@@ -6,7 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from compiled_runs import assert_box_is_exact, assert_exact, batch_of, boxes, exact, relative, run
+from compiled_runs import DTYPES, assert_box_is_exact, assert_exact, batch_of, boxes, exact, relative, run
 from model_kinds import coulomb
 
 import torchmdx
@@ -35,9 +35,10 @@ def charged() -> Potential:
     return made.eval().requires_grad_(False)
 
 
+@DTYPES
 @boxes(5, 7)
-def test_random_boxes(charged, count, seed, pbc, width, skew):
-    assert_box_is_exact(charged, count, seed, pbc, width, skew)
+def test_random_boxes(charged, dtype, count, seed, pbc, width, skew):
+    assert_box_is_exact(copy.deepcopy(charged).to(dtype=dtype), count, seed, pbc, width, skew)
 
 
 @boxes(40, 24)
@@ -92,8 +93,9 @@ def test_checkpoints_of_torchmdnet(data, name, ethanol, cation):
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
-def test_every_instruction_set_gives_the_same_numbers(charged, crystal, ethanol, instructions):
-    batch = batch_of(crystal.repeat(2), ethanol)
+@DTYPES
+def test_every_instruction_set_gives_the_same_numbers(charged, crystal, ethanol, dtype, instructions):
+    charged, batch = copy.deepcopy(charged).to(dtype=dtype), batch_of(crystal.repeat(2), ethanol, dtype=dtype)
     engine = CpuEngine(charged, batch, stress=True)
     engine.network = CompiledTensorNet(charged, batch.num_atoms, batch.num_systems, instructions)
     if engine.network.instructions != INSTRUCTIONS[instructions]:
@@ -102,8 +104,10 @@ def test_every_instruction_set_gives_the_same_numbers(charged, crystal, ethanol,
 
 
 @pytest.mark.usefixtures("own_threads")
-def test_equal_bits_for_any_number_of_threads_and_any_memory(charged, crystal, monkeypatch):
-    batch, results = batch_of(crystal.repeat(3), crystal), []
+@DTYPES
+def test_equal_bits_for_any_number_of_threads_and_any_memory(charged, crystal, dtype, monkeypatch):
+    charged = copy.deepcopy(charged).to(dtype=dtype)
+    batch, results = batch_of(crystal.repeat(3), crystal, dtype=dtype), []
     for threads, most in ((1, 2**30), (2, 2**30), (3, 0), (2, 0), (1, 2**30)):
         monkeypatch.setattr(cpu_engine, "MOST_KEPT_BYTES", most)
         torch.set_num_threads(threads)

@@ -24,4 +24,4 @@ def test_the_structure_has_the_potential_s_numbers(make_potential, last):
 
 
 def test_memory_of_the_slopes():
-    assert kept_bytes(1000, 120, 2) == 2 * 1000 * (128 + 256 + 384) * 4
+    assert kept_bytes(1000, 120, 2, 4) == 2 * 1000 * (128 + 256 + 384) * 4

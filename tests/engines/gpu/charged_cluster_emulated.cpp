@@ -19,7 +19,11 @@ extern "C" void launch(const Given *g, int which, int clusters, int shared_bytes
     run_grid(clusters * SHARES, THREADS, SHARES, shared_bytes, functions[which]);
 }
 
-extern "C" void cutoff(float r, float c, float *values) { values[0] = cosine_cut(r, c); }
+extern "C" void cutoff(float r, float c, float *values)
+{
+    const float2 both = cosine_cut(r, c);
+    values[0] = both.x, values[1] = both.y;
+}
 
 // What Python has to know as well.
 extern "C" int constant(int which)

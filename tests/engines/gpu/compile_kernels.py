@@ -78,11 +78,16 @@ def priors(kind):
     edges = brute_force(batch, 3.0)
     switch = (1.0, 2.0) if kind == "switched" else None
     coulomb.evaluate(Coulomb(CoulombConfig(cutoff=3.0, switch=switch)), batch, edges, torch.ones(2, 1), stress=True)
-    summed = Coulomb(CoulombConfig(cutoff=5.0, accuracy=1e-2, periodic="ewald"), 1, 16)
-    summed.keep_lists()
+    summed, meshed = (
+        Coulomb(CoulombConfig(cutoff=5.0, accuracy=accuracy, periodic=periodic), 1, 16)
+        for periodic, accuracy in (("ewald", 1e-2), ("pme", 1e-5))
+    )
     charges = torch.ones(1, 2, 16)
+    summed.keep_lists()
     coulomb.evaluate(summed, batch, edges, charges[0], stress=True)
-    for forces, reciprocal.MOST_FUSED in ((True, 10**9), (False, 10**9), (True, 0)):
+    fused = ((True, 10**9), (False, 10**9), (True, 0))
+    for summed, (forces, reciprocal.MOST_FUSED) in [*((summed, each) for each in fused), (meshed, fused[0])]:
+        summed.keep_lists()
         direct = reciprocal.DirectReciprocal(summed, batch, 16, 16)
         vectors = summed.vectors_for(batch, charges[0], edges.overflow)
         direct.run(vectors, batch, charges, edges.overflow, forces=forces)

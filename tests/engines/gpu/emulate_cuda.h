@@ -205,6 +205,12 @@ static inline void pause(const float4 *at, unsigned launch)
     if (*flag < launch) yield_until(flag, launch, 1);
 }
 static inline unsigned long long count_up(unsigned long long *counter) { return (*counter)++; }
+static inline void publish() {}
+static inline unsigned long long look_at(const unsigned long long *counter, unsigned long long value)
+{
+    if (*counter < value) yield_until((const unsigned *)counter, value, 1);
+    return *counter;
+}
 static inline unsigned &shared_launch() { return current->block->launch; }
 static inline unsigned &shared_halt() { return current->block->halt; }
 static inline void tell_halt(int rank)
@@ -214,6 +220,8 @@ static inline void tell_halt(int rank)
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline void add_to(int *at, int v) { *at += v; }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+static inline float cospif(float x) { return cosf((float)M_PI * x); }
+static inline float sinpif(float x) { return sinf((float)M_PI * x); }
 static inline double cospi(double x) { return cos(M_PI * x); }
 static inline void sincospi(double x, double *sine, double *cosine) { *sine = sin(M_PI * x), *cosine = cos(M_PI * x); }
 template <class To, class From> static To same_bits(From from)
@@ -302,10 +310,15 @@ static void run_grid(int blocks, int threads, int size, size_t shared_bytes, voi
     // With a seed, blocks and warps are run in random order and stop at random places, to find missing waits.
     const char *seed = getenv("EMULATED_ORDER");
     if (seed) srand(atoi(seed));
+    // "first,count": these blocks run ahead of the others as far as they can, to find what they overwrite too early.
+    const char *ahead = getenv("EMULATED_AHEAD");
+    int first = 0, count = blocks;
+    if (ahead) sscanf(ahead, "%d,%d", &first, &count);
     while (left) {
         bool moved = false;
         for (int pass = 0; pass < blocks; pass++) {
-            const int b = seed ? rand() % blocks : pass;
+            const int b = seed ? rand() % blocks : (pass + first) % blocks;
+            if (pass == count && moved) break;
             for (bool again = true; again;) {
                 again = false;
                 const int turned = seed ? rand() % (threads / 32) * 32 : 0, share = seed ? rand() % 3 : 0;

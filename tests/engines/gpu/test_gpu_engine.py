@@ -14,7 +14,7 @@ from torchmdx.engines.gpu import one_launch
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan import Workload, machine_named, plan
-from torchmdx.engines.plan.kernels import MOST_ONE_LAUNCH
+from torchmdx.engines.plan.few_atoms import MOST_ONE_LAUNCH
 from torchmdx.engines.plan.serves import MOST_SLOTS
 from torchmdx.runtime.compile_cache import CompileError
 from torchmdx.runtime.cuda_kernel import DriverError

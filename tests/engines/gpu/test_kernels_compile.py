@@ -37,6 +37,7 @@ EXPECTED = {
     ("priors", "damped"): {
         *("every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"),
         *("lattices", "places", "waves", "structure_factors", "amplitudes", "fields", "collect"),
+        *("weigh", "spread", "convolve", "gather"),
     },
     ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},

@@ -26,7 +26,12 @@ def found(config, machine, precision="float32", priors=(), **facts):
         (dict(machine="H100"), "fused", "fused kernels"),
         (dict(machine="RTX 4090", priors=[ZBLConfig()]), "fused", "fused kernels, priors separately"),
         (dict(machine="H100", precision="float64"), "exact", "float64 takes the exact model"),
-        (dict(machine="CPU", precision="float64"), "exact", "float64 takes the exact model"),
+        (dict(machine="CPU", precision="float64"), "C", "one call into C on the CPU"),
+        (
+            dict(machine="CPU", precision="float64", compiled=False),
+            "exact",
+            "float64 takes the exact model: it needs the compiled library",
+        ),
         (dict(machine="H100", triton=False), "pairs", "network of pairs: it needs triton, which is not installed"),
         (dict(machine="CPU"), "C", "one call into C on the CPU"),
         (dict(machine="CPU", priors=[ZBLConfig()]), "C", "network in C on the CPU, priors separately"),
@@ -37,9 +42,9 @@ def found(config, machine, precision="float32", priors=(), **facts):
             "network of pairs: it needs the compiled library",
         ),
         (
-            dict(machine="CPU", network=dict(dtype="float64")),
+            dict(machine="CPU", network=dict(dtype="bfloat16")),
             "pairs",
-            "network of pairs: its weights must be torch.float32, got torch.float64",
+            "network of pairs: its weights must be torch.float32 or torch.float64, got torch.bfloat16",
         ),
         (
             dict(machine="CPU", network=dict(kind="Mine")),

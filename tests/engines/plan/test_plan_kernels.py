@@ -69,52 +69,6 @@ def test_a_tensornet2(card, atoms, wanted, elsewhere):
     assert named(planned(TensorNet2Config(), atoms, card)) == (wanted if card in HOPPER else elsewhere)
 
 
-LIMITS = {
-    "beside others": dict(alone=False),
-    "many edges": dict(capacity=0x10000),
-}
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_one_launch_needs_the_whole_gpu(limit):
-    work = Workload(atoms=22, capacity=400)
-    for served in (work, replace(work, stress=True), replace(work, forces=False)):
-        assert planned(TensorNetConfig(), served, "H100").one_launch
-    found = planned(TensorNetConfig(), replace(work, **LIMITS[limit]), "H100")
-    assert named(found) == "rows"
-    assert found.stages[1].otherwise == "one launch of CUDA C++"
-
-
-@pytest.mark.parametrize(
-    ("settings", "most"), [(dict(num_layers=1), 120), (dict(num_channels=64), 60), (dict(num_channels=20), 30)], ids=str
-)
-def test_how_many_atoms_one_launch_serves_depends_on_the_network(settings, most):
-    found = [planned(TensorNetConfig(**settings), atoms, "H100").one_launch for atoms in (most, most + 1)]
-    assert found == [True, False]
-
-
-def test_one_launch_leaves_out_priors_domains_and_chips_without_room():
-    work, config = Workload(atoms=22, capacity=400), TensorNetConfig()
-    assert not planned(config, work, "H100", priors=True).one_launch
-    assert named(planned(config, replace(work, domain=True), "H100")) == "blocks"
-    part = replace(machine_named("H100"), multiprocessors=16, clusters=((8, 2),))
-    found = plan_kernels("TensorNet", config, replace(work, atoms=60), "float32", part)
-    assert found.stages[1].why == "one launch has no room for 60 atoms in 2 clusters"
-
-
-def test_blocks_wait_for_each_other_only_on_cards_where_that_has_been_measured():
-    work, config = Workload(atoms=22, capacity=400), TensorNetConfig()
-    other = replace(machine_named("H100"), name="H20", multiprocessors=78, clusters=())
-    found = plan_kernels("TensorNet", config, work, "float32", other)
-    assert not found.one_launch
-    wanted = (
-        "blocks that wait for each other were tested on an H100 and H200, not on H20: `torchmdx bench --all` tests it"
-    )
-    assert found.stages[1].why == wanted
-    # Blocks that wait only for those of their own cluster, which the hardware starts together, run on all of them.
-    assert plan_kernels("TensorNet2", TensorNet2Config(), work, "float32", other).clusters is not None
-
-
 def test_sums_by_elements_need_few_elements_with_many_neighbours():
     work = Workload(atoms=1000, capacity=24_000, elements=2)
     assert planned(TensorNetConfig(), work, "A100").by_elements
@@ -167,13 +121,6 @@ def test_what_one_program_per_atom_of_a_tensornet2_does_not_have():
         "charges": "one program per atom has room for 16 numbers of charges, got 32",
     }
     assert {found.chain for found in reasons.values()} == {"blocks"}
-
-
-def test_clusters_need_forces_and_numbers_for_edges():
-    work = Workload(atoms=22, capacity=640)
-    assert named(planned(TensorNet2Config(), work, "H100")) == "rows clusters"
-    assert named(planned(TensorNet2Config(), replace(work, forces=False), "H100")) == "rows"
-    assert named(planned(TensorNet2Config(), replace(work, capacity=0x10000), "H100")) == "rows edge_maps"
 
 
 def test_warps_that_specialise_serve_so_many_edges():

@@ -1,4 +1,4 @@
-"""The splitting of Ewald sums, and lists of vectors that follow a cell."""
+"""Ewald sums: lists of vectors that follow a cell."""
 
 import math
 
@@ -9,7 +9,8 @@ import torch
 from torchmdx import Batch, System
 from torchmdx.models.priors import ewald
 from torchmdx.models.priors.coulomb import CoulombConfig
-from torchmdx.models.priors.ewald import KeptVectors, KVectors, Splitting
+from torchmdx.models.priors.ewald import KeptVectors, KVectors
+from torchmdx.models.priors.splitting import Splitting
 
 CELL = np.array([[11.0, 0.5, 0.0], [-2.0, 12.0, 0.3], [1.0, 2.0, 9.0]])
 SPLITTING = Splitting.of(1e-5, 6.0)
@@ -32,35 +33,6 @@ def stretched(cell, *factors) -> np.ndarray:
     """The cell deformed along orthogonal directions that are not its own."""
     turn = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))[0]
     return cell @ (turn @ np.diag(factors) @ turn.T)
-
-
-@pytest.mark.parametrize("accuracy", [1e-3, 1e-6, 1e-12])
-@pytest.mark.parametrize("cutoff", [5.0, 12.0])
-def test_both_sums_have_the_error_that_was_requested(accuracy, cutoff):
-    found = Splitting.of(accuracy, cutoff)
-    number, volume, square = 1000, 1e4, 0.3  # of a density of 0.1 and any charge
-    common = 2 * number * square / math.sqrt(number * volume)
-    real = common / math.sqrt(cutoff) * math.exp(-((found.alpha * cutoff) ** 2))
-    reciprocal = common * found.alpha * math.sqrt(2 / found.longest)
-    reciprocal *= math.exp(-((found.longest / (2 * found.alpha)) ** 2))
-    force = square * 0.1 ** (2 / 3)
-    assert math.hypot(real, reciprocal) == pytest.approx(accuracy * force, rel=1e-9)
-    assert found.exponent == pytest.approx((found.alpha * cutoff) ** 2)
-
-
-def test_the_cutoff_with_the_least_work():
-    def work(cutoff, volume):
-        found = Splitting.of(1e-5, cutoff)
-        vectors = volume * found.longest**3 / (12 * math.pi**2)
-        return 4 / 3 * math.pi * 0.1 * cutoff**3 + ewald.VECTOR_COST * vectors
-
-    for volume in (1e4, 5e4):
-        chosen = Splitting.balanced(1e-5, volume)
-        assert 7 < chosen.cutoff < 12
-        for factor in (0.9, 1.1):
-            assert work(chosen.cutoff, volume) < work(factor * chosen.cutoff, volume)
-    assert Splitting.balanced(1e-5, 100.0).cutoff == 7.0
-    assert Splitting.balanced(1e-5, 1e7).cutoff == 12.0
 
 
 def test_a_list_holds_one_of_each_pair_of_vectors():
@@ -166,7 +138,10 @@ def test_far_too_many_vectors_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(periodic="pme"), "periodic of the prior coulomb must be one of reaction_field, ewald, auto, got 'pme'"),
+        (
+            dict(periodic="p3m"),
+            "periodic of the prior coulomb must be one of reaction_field, ewald, pme, auto, got 'p3m'",
+        ),
         (dict(accuracy=0.0), "accuracy of the prior coulomb must be from 1e-13 to 0.01, got 0.0"),
         (dict(accuracy=True), "accuracy of the prior coulomb must be from 1e-13 to 0.01, got True"),
         (

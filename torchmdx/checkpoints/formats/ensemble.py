@@ -25,6 +25,7 @@ from torchmdx.runtime.damaged_file import is_newer, parse_json
 ENDINGS = (".safetensors",)
 FORMAT = "torchmdx-ensemble"
 FORMAT_VERSION = "1"
+Factors = tuple[float, float] | dict[str, tuple[float, float]]
 
 
 def recognizes(source: Source) -> bool:
@@ -40,32 +41,40 @@ def described(source: Source) -> str:
 def read(source: Source, read_one: Callable[[Source], Reading]) -> list[Reading]:
     """The members, in their order. Raises ValueError, naming the file, as for a single potential."""
     found = unpack(*deserialized(source), source.origin)
-    return [reading_of(*held, f"{source.origin}/member {k}", source.sha256) for k, held in enumerate(found)]
+    return [
+        reading_of(*held, f"{source.origin}/member {k}", source.sha256, source.head) for k, held in enumerate(found)
+    ]
 
 
-def to_bytes(readings: Sequence[Potential | Reading], spread_factors: tuple[float, float] = UNCALIBRATED) -> bytes:
-    """The content of a file of several potentials, of readings with the report on each."""
+def to_bytes(readings: Sequence[Potential | Reading], spread_factors: Factors = UNCALIBRATED) -> bytes:
+    """The content of a file of several potentials, of readings with the report on each. As `pack`."""
     return pack(
         [contents(one.potential, one.report) if isinstance(one, Reading) else contents(one) for one in readings],
         spread_factors,
     )
 
 
-def spread_factors(source: Source) -> tuple[float, float]:
-    """Factors of the spreads, 1 for an ensemble that is not calibrated. Raises ValueError, naming the file."""
+def spread_factors(source: Source, head: str | None = None) -> tuple[float, float]:
+    """Factors of the spreads, 1 for an ensemble that is not calibrated. Raises ValueError, naming the file.
+
+    Args:
+        head: Of members with several heads, each with factors of its own.
+    """
     text = source.metadata.get("spread_factors")
     if text is None:
         return UNCALIBRATED
     found = parse_json(text)
+    if isinstance(found, dict):
+        found = found.get(head, list(UNCALIBRATED))
     sound = isinstance(found, list) and len(found) == 2
     if not sound or not all(type(one) is float and 0 < one < math.inf for one in found):
         raise ValueError(f"spread_factors of {source.origin!r} must be two numbers > 0, got {text[:80]!r}")
     return found[0], found[1]
 
 
-def pack(members: list[Contents], spread_factors: tuple[float, float] = UNCALIBRATED) -> bytes:
-    """The content of a file of several potentials."""
-    calibrated = {} if spread_factors == UNCALIBRATED else {"spread_factors": json.dumps(list(spread_factors))}
+def pack(members: list[Contents], spread_factors: Factors = UNCALIBRATED) -> bytes:
+    """The content of a file of several potentials. spread_factors: a pair, or one for each head by name."""
+    calibrated = {} if spread_factors == UNCALIBRATED else {"spread_factors": json.dumps(spread_factors)}
     metadata = {
         **calibrated,
         "format": FORMAT,

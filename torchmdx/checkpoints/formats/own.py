@@ -1,5 +1,8 @@
 """The format of torchmdx: a safetensors file with the weights, the whole configuration and a format version.
 
+A file of several heads, version 3, has the tensors of head k with the prefix `heads.k.`, and those that heads share
+without one. Reading chooses a head: the potential is an ordinary one.
+
 safetensors contains only numbers and text. Shapes are compared with the configuration before memory is allocated for a
 model.
 """
@@ -7,6 +10,7 @@ model.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load as deserialize
@@ -16,19 +20,21 @@ from torch import Tensor
 from torchmdx.checkpoints.energy_check import recheck, record
 from torchmdx.checkpoints.formats.reading import Reading, Report
 from torchmdx.checkpoints.formats.source import Source
+from torchmdx.models.heads import HeadNames, MultiHead, require_head_name
 from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
-from torchmdx.models.skeleton import require_sizes
+from torchmdx.models.skeleton import CONSTANTS, require_sizes
 from torchmdx.runtime.damaged_file import WRONG_VALUES, is_newer, parse_json
 
 ENDINGS = (".safetensors",)
 FORMAT = "torchmdx-potential"
-FORMAT_VERSION = 2
+FORMAT_VERSION, WITH_HEADS = 2, 3
 # Version 1 had a single architecture and no priors.
-READABLE_VERSIONS = ("1", "2")
+READABLE_VERSIONS = ("1", "2", "3")
 
+PREFIX = "heads."
 # Metadata and tensors of one potential.
 Contents = tuple[dict[str, str], dict[str, Tensor]]
 
@@ -40,7 +46,7 @@ def recognizes(source: Source) -> bool:
 
 def read(source: Source) -> Reading:
     """The potential in a file. Raises ValueError, naming it, for another version, other content or damage."""
-    return reading_of(*deserialized(source), source.origin, source.sha256)
+    return reading_of(*deserialized(source), source.origin, source.sha256, source.head)
 
 
 def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
@@ -51,6 +57,8 @@ def to_bytes(potential: Potential, report: Report | None = None) -> bytes:
 
 def contents(potential: Potential, report: Report | None = None) -> Contents:
     """Metadata and tensors; with a report also energies that loading checks."""
+    if isinstance(potential, MultiHead):
+        return _of_heads(potential)
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -64,6 +72,56 @@ def contents(potential: Potential, report: Report | None = None) -> Contents:
     return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
 
 
+def _of_heads(potential: MultiHead) -> Contents:
+    """Metadata and tensors of all heads."""
+    held = [contents(potential.one(name)) for name in potential.heads.names]
+    metadata, tensors = held[0][0], {name: value for name, value in held[0][1].items() if not _is_of_head(name)}
+    for number, (_, found) in enumerate(held):
+        tensors |= {f"{PREFIX}{number}.{name}": value for name, value in found.items() if _is_of_head(name)}
+    named = {
+        "names": potential.heads.names,
+        "default": potential.heads.default,
+        "cards": [m.get("card") for m, _ in held],
+    }
+    return {**metadata, "format_version": str(WITH_HEADS), "heads": json.dumps(named)}, tensors
+
+
+def _is_of_head(name: str) -> bool:
+    return name.startswith("head.") or name in CONSTANTS
+
+
+def heads_in(metadata: dict[str, Any], origin: str) -> HeadNames | None:
+    """The heads that the metadata of a file name; None for a file without. Raises ValueError for damage."""
+    if metadata.get("format_version") != str(WITH_HEADS):
+        return None
+    try:
+        found = parse_json(metadata.get("heads", ""))
+        heads = HeadNames(tuple(found["names"]), found["default"])
+        for name in heads.names:
+            require_head_name(name)
+        if heads.default not in heads.names or len(set(heads.names)) < len(heads.names):
+            raise ValueError
+    except (ValueError, *WRONG_VALUES) as error:
+        raise ValueError(f"{origin!r} must name its heads, got {metadata.get('heads', '')[:80]!r}") from error
+    return heads
+
+
+def _selected(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, head: str | None) -> Contents:
+    """Metadata and tensors of one head, as of a file with that head alone."""
+    heads = heads_in(metadata, origin)
+    if heads is None:
+        if head is not None:
+            raise ValueError(f"{origin!r} has a single head without a name, got the head {head!r}")
+        return metadata, tensors
+    number = heads.index(head, repr(origin))
+    mine, every = f"{PREFIX}{number}.", tuple(f"{PREFIX}{k}." for k in range(len(heads.names)))
+    shared = {name: tensor for name, tensor in tensors.items() if not name.startswith(every)}
+    own = {name.removeprefix(mine): tensor for name, tensor in tensors.items() if name.startswith(mine)}
+    card = parse_json(metadata["heads"]).get("cards", [])[number : number + 1]
+    metadata = {name: text for name, text in metadata.items() if name != "card"}
+    return metadata | ({"card": card[0]} if card and isinstance(card[0], str) else {}), shared | own
+
+
 def deserialized(source: Source) -> Contents:
     """What is in a safetensors file. Raises ValueError for a damaged one."""
     try:
@@ -72,8 +130,10 @@ def deserialized(source: Source) -> Contents:
         raise ValueError(f"{source.origin!r} is not a readable checkpoint (safetensors says: {error})") from error
 
 
-def reading_of(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, sha256: str) -> Reading:
-    """The potential of one set of metadata and tensors; sha256: of the file."""
+def reading_of(
+    metadata: dict[str, str], tensors: dict[str, Tensor], origin: str, sha256: str, head: str | None = None
+) -> Reading:
+    """The potential of one set of metadata and tensors; sha256: of the file. head: None is the default one."""
     if not all(isinstance(text, str) for text in metadata.values()):
         raise ValueError(f"the metadata of {origin!r} must be text")
     if metadata.get("format") != FORMAT:
@@ -84,9 +144,11 @@ def reading_of(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str
     version = metadata.get("format_version", "")
     if version not in READABLE_VERSIONS:
         raise ValueError(
-            f"this torchmdx reads format versions {' and '.join(READABLE_VERSIONS)}, {origin!r} has version {version!r}"
-            + ("; update torchmdx" if is_newer(version, FORMAT_VERSION) else "")
+            f"this torchmdx reads format versions {', '.join(READABLE_VERSIONS)}, {origin!r} has version {version!r}"
+            + ("; update torchmdx" if is_newer(version, WITH_HEADS) else "")
         )
+    heads = heads_in(metadata, origin)
+    metadata, tensors = _selected(metadata, tensors, origin, head)
     config, priors = _configs(metadata, origin)
     require_sizes(config, priors, tensors, repr(origin))
     potential = Potential(config, priors)
@@ -96,6 +158,9 @@ def reading_of(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str
         recheck(potential, parse_json(metadata["energies"]), origin)
     report = Report(origin, sha256)
     report.read.append(f"torchmdx's own format, version {version}")
+    if heads is not None:
+        chosen = heads.names[heads.index(head, origin)]
+        report.read.append(f"the head {chosen} of {', '.join(heads.names)}" + ", the default" * (head is None))
     return Reading(potential, report)
 
 

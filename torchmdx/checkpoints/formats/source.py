@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ class Source:
         content: That of a file inside another, which is not on disk.
         total_energy: Add reference energies that the file contains but disables.
         known_as: The name by which a release was asked for.
+        head: The head that is read of a file with several; None: its default.
     """
 
     origin: str
@@ -27,6 +28,7 @@ class Source:
     total_energy: bool = False
     _parts: dict[str, bytes] = field(default_factory=dict)
     known_as: str | None = None
+    head: str | None = None
 
     @cached_property
     def path(self) -> Path:
@@ -50,7 +52,7 @@ class Source:
 
     def with_total_energy(self) -> Source:
         """The same content."""
-        return Source(self.origin, None if self.is_folder else self.data, True, self._parts, self.known_as)
+        return replace(self, content=None if self.is_folder else self.data, total_energy=True)
 
     def part(self, name: str) -> bytes:
         """The content of a file in the folder."""

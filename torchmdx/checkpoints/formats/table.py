@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torchmdx.checkpoints.formats import ensemble, own, zipped
 from torchmdx.checkpoints.formats.content import kind_of
@@ -12,8 +12,9 @@ from torchmdx.checkpoints.formats.matgl import folder as matgl
 from torchmdx.checkpoints.formats.reading import Reading
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.formats.torchmdnet import reader as torchmdnet
+from torchmdx.models.heads import HeadNames
 from torchmdx.models.origin import Origin
-from torchmdx.runtime.damaged_file import naming
+from torchmdx.runtime.damaged_file import naming, parse_json
 
 
 class Format(Protocol):
@@ -78,10 +79,35 @@ def weights_part(folder: Source) -> str:
     return str(getattr(format_of(folder), "WEIGHTS"))  # noqa: B009 (of some formats only)
 
 
+def heads_in(source: Source) -> HeadNames | None:
+    """The heads of a file, of an ensemble those of its members; None for a file with a single one."""
+    held: Any = source.metadata
+    if ensemble.recognizes(source):
+        members = parse_json(held.get("members", "[]"))
+        held = members[0] if isinstance(members, list) and members else {}
+    return own.heads_in(held, source.origin) if isinstance(held, dict) else None
+
+
+def head_of(source: Source) -> str | None:
+    """The head that is read of a file with several; None for another one. Raises ValueError for an unknown head."""
+    heads = heads_in(source)
+    return heads.names[heads.index(source.head, repr(source.origin))] if heads is not None else source.head
+
+
+def origin_of(source: Source) -> Origin:
+    """Name and hash of what is read, with the head."""
+    head = head_of(source)
+    return Origin(source.name if head is None else f"{source.name}:{head}", identity_of(source))
+
+
 def identity_of(source: Source) -> str:
-    """SHA-256 of a file; of a folder, that of the names and hashes of all files that are read."""
+    """SHA-256 of a file; of a folder, that of the names and hashes of all files that are read.
+
+    Of one head of several, that of the hash of the file and the name.
+    """
     if not source.is_folder:
-        return source.sha256
+        head = head_of(source)
+        return source.sha256 if head is None else hashlib.sha256(f"{source.sha256} {head}".encode()).hexdigest()
     files: tuple[str, ...] = getattr(format_of(source), "FILES", (weights_part(source),))
     lines = [f"{name} {hashlib.sha256(source.part(name)).hexdigest()}\n" for name in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
@@ -93,8 +119,11 @@ def read_one(source: Source) -> Reading:
         kind = None if source.is_folder else kind_of(source.data)
         if kind is not None:
             raise ValueError(f"{source.origin!r} is not a readable checkpoint: it is {kind}")
-        reading = (format_of(source) or own).read(source)  # of an unknown format, says what is wrong as safetensors
-    reading.potential.origin = Origin(source.name, identity_of(source))
+        found = format_of(source) or own  # of an unknown format, says what is wrong as safetensors
+        if source.head is not None and found is not own:
+            raise ValueError(f"a head can be chosen in a file of torchmdx, got {source.head!r} for {source.origin!r}")
+        reading = found.read(source)
+    reading.potential.origin = origin_of(source)
     return reading
 
 
@@ -109,5 +138,5 @@ def read_several(source: Source) -> list[Reading]:
     with naming(source.origin):
         readings = chosen.read(source, read_one)
     for reading in readings:
-        reading.potential.origin = Origin(source.name, source.sha256)
+        reading.potential.origin = origin_of(source)
     return readings

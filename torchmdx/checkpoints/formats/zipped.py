@@ -51,7 +51,10 @@ def members(source: Source) -> list[Source]:
                 held = ", ".join(sorted(info.filename for info in files)) or "nothing"
                 raise ValueError(f"{source.origin!r} must hold checkpoints ({', '.join(MEMBERS)}), got {held}")
             archive.require_unpacked_size(zipped, len(source.data))
-            return [Source(f"{source.origin}/{name}", zipped.read(name), source.total_energy) for name in chosen]
+            return [
+                Source(f"{source.origin}/{name}", zipped.read(name), source.total_energy, head=source.head)
+                for name in chosen
+            ]
     except OSError as error:
         raise ValueError(f"{source.origin!r} is not a readable zip ({error})") from error
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 # The potential used where none is given.
 DEFAULT_POTENTIAL = "organic-1"
+# Fast models for multiple time steps, by the potential that they were distilled from.
+FAST_MODELS = {"organic-1": "organic-1-fast"}
 FOLDER = Path(__file__).parent
 
 

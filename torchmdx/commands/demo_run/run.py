@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if options.seed < 0:
         raise ValueError(f"--seed must be >= 0, got {options.seed}")
     device = choose_device(options.device, "--device")
-    treatment = dict(coulomb_cutoff=options.coulomb_cutoff, coulomb=options.coulomb)
+    treatment = {name: getattr(options, name) for name in ("coulomb_cutoff", "coulomb", "coulomb_accuracy")}
     potential = load_one(options.model, dtype=torch.float32, device=device, **treatment)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,8 @@ def settings_of(structure: Structure, settings: RunSettings) -> dict[str, Any]:
         "steps between log rows": settings.schedule.log_every,
         "Coulomb cutoff in Å": settings.potential.coulomb_cutoff,
         "Coulomb energy": settings.potential.coulomb,
+        "Coulomb accuracy": settings.potential.coulomb_accuracy,
+        **({} if settings.fast is None else settings.fast.shared()),
     }
 
 
@@ -115,7 +117,7 @@ def _run(
     interrupts: Interrupts,
 ) -> int:
     """The run itself. shared: the settings that a restart must share."""
-    stages.warn_of_timestep(structure, settings.timestep)
+    stages.warn_of_timestep(structure, settings.timestep, settings.inner)
     simulation, stored = Simulation(structure, settings), shared[STORED]
     print(_description(options.file, simulation, stored))
     if options.restart:
@@ -167,14 +169,15 @@ def _integrate(
     simulation: Simulation, recorder: Recorder, progress: SimulationProgress, interrupts: Interrupts
 ) -> None:
     """Integrates in short pieces, for signals and the progress line; their lengths do not affect the trajectory."""
-    step, end, piece = simulation.current_step, simulation.settings.num_steps, 1
+    step, end, inner = simulation.current_step, simulation.settings.num_steps, simulation.settings.inner
+    piece = inner
     progress.update(step, recorder.row)
     while step < end and interrupts.received is None:
         target = min(simulation.settings.schedule.next_stop(step), step + piece, end)
         started = time.perf_counter()
         simulation.step(target - step)
         seconds = time.perf_counter() - started
-        piece = max(1, min(2 * piece, int(SECONDS_A_PIECE * (target - step) / max(seconds, 1e-9))))
+        piece = max(inner, min(2 * piece, int(SECONDS_A_PIECE * (target - step) / max(seconds, 1e-9)) // inner * inner))
         step = target
         recorder.record()
         progress.update(step, recorder.row)
@@ -227,6 +230,7 @@ def _description(file: str, simulation: Simulation, stored: bool) -> str:
         f"{file}: {place}{structure.formula}, {structure.num_atoms} atoms{fixed}, {box}, {structure.charge_text}",
         f"{_ensemble(settings, stored)}; {settings.num_steps:,} steps, {length:g} ps; seed {settings.seed}",
         f"potential {settings.potential}",
+        *stages.about_fast(settings),
         f"OpenMM {openmm.__version__}, {simulation.platform} platform; "
         f"{simulation.force.transport} transport: {simulation.force.why}",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import openmm
@@ -20,12 +21,14 @@ from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE
 from torchmdx.dynamics.run.recorded import GRAM_PER_CM3
 from torchmdx.dynamics.run.settings import RunSettings
 from torchmdx.openmm.add import add_potential
+from torchmdx.openmm.multiple_steps import add_difference, multiple_step_integrator
 from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
 from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps
+FAST_GROUP, SLOW_GROUP = 0, 1  # of multiple time steps
 MAX_NAMED = 5
 
 
@@ -57,7 +60,8 @@ class Simulation:
 
     @property
     def current_step(self) -> int:
-        return int(self.context.getStepCount())
+        """With multiple time steps in inner ones; OpenMM counts outer ones."""
+        return int(self.context.getStepCount()) * self.settings.inner
 
     def start(self, *, minimize: bool, velocities: NDArray[np.float64] | None = None) -> None:
         """Sets positions and box from the structure, minimizes if asked, and sets or draws velocities.
@@ -105,7 +109,7 @@ class Simulation:
     def step(self, num_steps: int) -> None:
         """Integrates. Raises SimulationError with the step and the reason."""
         with self._guarded():
-            self.context.getIntegrator().step(num_steps)
+            self.context.getIntegrator().step(num_steps // self.settings.inner)
 
     def measure(self) -> LogRow:
         """The log row of the current state, without speed. Raises SimulationError for an invalid state."""
@@ -154,7 +158,9 @@ class Simulation:
         return np.where(self.structure.fixed[:, None], 0.0, found * (NANOMETER / PICOSECOND))
 
     def _half_kick(self, state: openmm.State) -> NDArray[np.float64]:
-        """What forces add to velocities [N,3] in half a timestep, nm/ps."""
+        """What forces add to velocities [N,3] in half a timestep, nm/ps; 0 for integrators whose times are the same."""
+        if self.settings.fast is not None:
+            return np.zeros((self.structure.num_atoms, 3))
         forces = state.getForces(asNumpy=True)._value  # kJ/mol/nm
         found: NDArray[np.float64] = 0.5 * self.settings.timestep / PICOSECOND * forces / self.structure.masses[:, None]
         return found
@@ -210,27 +216,30 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
 
     The system has no bonds, so the barostat scales atomic positions rather than those of rigid molecules.
     """
-    system, chosen = openmm.System(), settings.potential
+    system, chosen, fast = openmm.System(), settings.potential, settings.fast
     for mass in np.where(structure.fixed, 0.0, structure.masses):  # OpenMM does not move particles without mass
         system.addParticle(mass)
     if structure.cell is not None:
         system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
+    treatment: dict[str, Any] = dict(
+        transport=chosen.transport, max_force_spread=chosen.max_force_spread, spread_file=chosen.spread_file,
+        coulomb_cutoff=chosen.coulomb_cutoff, coulomb=chosen.coulomb, coulomb_accuracy=chosen.coulomb_accuracy,
+    )  # fmt: skip
     force = add_potential(
         system,
         structure.topology,
-        chosen.potential,
+        chosen.potential if fast is None else fast.model,
         charge=structure.charge,
-        transport=chosen.transport,
         precision=chosen.precision,
         device=chosen.device,
         skin=chosen.skin,
         audit_every=chosen.audit_every,
-        max_force_spread=chosen.max_force_spread,
-        spread_file=chosen.spread_file,
-        coulomb_cutoff=chosen.coulomb_cutoff,
-        coulomb=chosen.coulomb,
         periodic=structure.cell is not None,
+        force_group=FAST_GROUP,
+        **(treatment if fast is None else {"transport": chosen.transport}),
     )
+    if fast is not None:
+        force = add_difference(system, force, chosen.potential, force_group=SLOW_GROUP, **treatment)
     if settings.ensemble != "nve" and particles_of(structure).held.all():
         system.addForce(openmm.CMMotionRemover())  # the thermostat would let the centre of mass diffuse
     if settings.pressure is not None:
@@ -248,23 +257,32 @@ def particles_of(structure: Structure) -> Particles:
 
 def make_integrator(settings: RunSettings, seed: int) -> openmm.Integrator:
     """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) for NVT. Raises ValueError for others."""
-    timestep, chosen = settings.timestep / PICOSECOND, settings.integrator
+    timestep, chosen, groups = settings.timestep / PICOSECOND, settings.integrator, (FAST_GROUP, SLOW_GROUP)
+    given = (settings.timestep, settings.inner)
     if isinstance(chosen, VelocityVerlet):
+        if settings.fast is not None:
+            return multiple_step_integrator(*given, groups=groups)
         return openmm.VerletIntegrator(timestep)
     if not isinstance(chosen, Langevin):
         raise ValueError(f"--thermostat {chosen.name} needs --engine torchmdx, got it with --engine openmm")
-    integrator = openmm.LangevinMiddleIntegrator(settings.temperature, chosen.friction, timestep)
+    if settings.fast is not None:
+        integrator = multiple_step_integrator(
+            *given, temperature=settings.temperature, friction=chosen.friction, groups=groups
+        )
+    else:
+        integrator = openmm.LangevinMiddleIntegrator(settings.temperature, chosen.friction, timestep)
     integrator.setRandomNumberSeed(seed)
     return integrator
 
 
 def _barostat(settings: RunSettings, pressure: float) -> openmm.Force:
+    every = max(1, round(BAROSTAT_EVERY / settings.inner))  # of what OpenMM counts, the outer steps
     if settings.barostat == "anisotropic":
         pressures = openmm.Vec3(pressure, pressure, pressure) * unit.bar
         return openmm.MonteCarloAnisotropicBarostat(
-            pressures, settings.temperature * unit.kelvin, True, True, True, BAROSTAT_EVERY
+            pressures, settings.temperature * unit.kelvin, True, True, True, every
         )
-    return openmm.MonteCarloBarostat(pressure * unit.bar, settings.temperature * unit.kelvin, BAROSTAT_EVERY)
+    return openmm.MonteCarloBarostat(pressure * unit.bar, settings.temperature * unit.kelvin, every)
 
 
 def _seeds(seed: int) -> dict[str, int]:

@@ -50,6 +50,7 @@ def neb(
     mode: str = "auto",
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = log.info,
 ) -> ReactionPath:
@@ -57,7 +58,7 @@ def neb(
 
     Example::
 
-        path = torchmdx.neb(reactant, product, "model.safetensors")
+        path = torchmdx.neb(minima[0], minima[1], "model.safetensors")
         print(path.converged, path.forward, path.backward)
 
     FIRE moves all images at once, with the improved tangent; the highest climbs once the others are near the path.
@@ -65,7 +66,7 @@ def neb(
     free molecules are superimposed; the order of the atoms must be the same at both ends.
 
     Args:
-        potential, charge, device, mode, coulomb_cutoff, coulomb: As for `Calculator`.
+        potential, charge, device, mode, coulomb_cutoff, coulomb, coulomb_accuracy: As for `Calculator`.
         images: Between the ends.
         fmax: Converged if all forces of the band are below, eV/Å; the ends are relaxed to a fifth of it.
         steps: At most.
@@ -89,7 +90,7 @@ def neb(
     require_same_atoms(first, last)
     name, target = dtype_named(dtype), choose_device(device)
     require_mode(mode, target)
-    model = prepare_potential(potential, DTYPES[name], target, coulomb_cutoff, coulomb)
+    model = prepare_potential(potential, DTYPES[name], target, coulomb_cutoff, coulomb, coulomb_accuracy)
     if relax_ends:
         settings = FireSettings(fmax=fmax / 5, steps=ENDS_STEPS)
         first, last = relaxed_ends(

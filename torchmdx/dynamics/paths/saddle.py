@@ -27,7 +27,7 @@ def refined(
     """
     atoms = start.copy()
     atoms.calc = calculator
-    free = free_coordinates(start).all(1)
+    free = np.asarray(free_coordinates(start).all(1))
     along = np.where(free[:, None], mode, 0.0)
     along /= np.linalg.norm(along)  # ASE does not, and its curvature would have the wrong scale
     control = DimerControl(logfile=None, mask=free.tolist(), initial_eigenmode_method="displacement", max_num_rot=8)

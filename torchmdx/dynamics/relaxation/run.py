@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, dtype_named, prepare_potential
+from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, chosen_head, dtype_named, prepare_potential
 from torchmdx.dynamics.relaxation.batches import RelaxationBatches
 from torchmdx.dynamics.relaxation.cell_space import CellSpace
 from torchmdx.dynamics.relaxation.endings import failed
@@ -53,6 +53,8 @@ def relax(
     batch_atoms: int | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
+    head: str | None = None,
 ) -> list[Relaxed]:
     """Relaxes structures, or one, in batches; returns a `Relaxed` for each, in their order, in a list.
 
@@ -78,7 +80,7 @@ def relax(
         dtype: As for `Calculator`; None takes float32, float64 for an fmax below 0.001 eV/Å.
         device, mode: As for `Calculator`.
         batch_atoms: Atoms in a batch; None chooses by device and memory.
-        coulomb_cutoff, coulomb: As for `Calculator`.
+        coulomb_cutoff, coulomb, coulomb_accuracy, head: As for `Calculator`.
     """
     from ase import Atoms
 
@@ -90,7 +92,7 @@ def relax(
     )
     found = relax_each(
         [structures] if isinstance(structures, Atoms) else structures,
-        potential,
+        chosen_head(potential, head),
         FireSettings(fmax=fmax, steps=steps, cell=cell, pressure=pressure * GPA, optimizer=optimizer, space=space),
         charge=charge,
         dtype=dtype,
@@ -99,6 +101,7 @@ def relax(
         batch_atoms=batch_atoms,
         coulomb_cutoff=coulomb_cutoff,
         coulomb=coulomb,
+        coulomb_accuracy=coulomb_accuracy,
     )
     return sorted(found, key=lambda one: one.index)
 
@@ -115,6 +118,7 @@ def relax_each(
     batch_atoms: int | None = None,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
+    coulomb_accuracy: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = log.info,
 ) -> Iterator[Relaxed]:
@@ -129,7 +133,7 @@ def relax_each(
         raise ValueError(f"batch_atoms must be >= 1, got {batch_atoms}")
     target = choose_device(device)
     require_mode(mode, target)
-    model = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb)
+    model = prepare_potential(potential, DTYPES[dtype], target, coulomb_cutoff, coulomb, coulomb_accuracy)
     return _run(list(structures), model, settings, charge, dtype, mode, batch_atoms, stop, report)
 
 

@@ -22,7 +22,7 @@ def settings_of(dynamics: Dynamics, save_every: int, log_every: int, trajectory:
     motion, batch = dynamics.motion, dynamics.batch
     particles, numbers = motion.particles, batch.atomic_numbers.numpy()
     atoms = numbers.tobytes() + particles.masses.tobytes() + particles.mobile.tobytes()
-    restraints, barostat = motion.restraints, motion.barostat
+    restraints, barostat, multiple = motion.restraints, motion.barostat, motion.multiple_steps
     return {
         "potential (SHA-256)": digest_of(dynamics.potential),
         "formulas": [_formula(numbers[own].tolist()) for own in atoms_of(particles)],
@@ -43,6 +43,8 @@ def settings_of(dynamics: Dynamics, save_every: int, log_every: int, trajectory:
         "steps between frames": save_every,
         "steps between log rows": log_every,
         "trajectories": trajectory.name + " with velocities" * trajectory.velocities,
+        "fast potential (SHA-256)": None if dynamics.fast is None else digest_of(dynamics.fast),
+        "multiple time steps": None if multiple is None else repr(multiple),
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
@@ -26,6 +27,7 @@ from torchmdx.dynamics.run.recording import Recording
 from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat
 from torchmdx.models.digest import origin_of
+from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
@@ -68,7 +70,7 @@ def _run(
     stored = stages.starts_with_stored(options, moving.velocities is not None, settings.ensemble)
     velocities = moving.velocities if stored else None
     settings = stages.with_seed(settings, files.read_settings() if options.restart else {})
-    stages.warn_of_timestep(moving, settings.timestep)
+    stages.warn_of_timestep(moving, settings.timestep, settings.inner)
     features = features_of(options, settings.pressure)
     try:
         dynamics = _dynamics(moving, settings, temperatures, velocities, features)
@@ -92,11 +94,14 @@ def _dynamics(
     features: dict[str, Any],
 ) -> Dynamics:
     count, chosen, schedule = len(temperatures), settings.potential, settings.schedule
-    device, treatment = choose_device(chosen.device, "--device"), (chosen.coulomb_cutoff, chosen.coulomb)
+    device = choose_device(chosen.device, "--device")
+    treatment = (chosen.coulomb_cutoff, chosen.coulomb, chosen.coulomb_accuracy)
     potential = prepare_potential(chosen.potential, DTYPES[chosen.precision], device, *treatment)
     system = moving.system
-    for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
-        warnings.warn(doubt, stacklevel=2)
+    fast, further = _fast(settings, device)
+    for each in (potential, *([] if fast is None else [fast])):
+        for doubt in each.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
+            warnings.warn(doubt, stacklevel=2)
     small = default_steps_per_replay(count * system.num_atoms) == MOST_STEPS
     common = math.gcd(schedule.save_every, schedule.log_every, features["exchange_every"] or 0)
     return Dynamics(
@@ -110,11 +115,23 @@ def _dynamics(
         masses=np.tile(moving.masses, count),
         frozen=np.tile(moving.fixed, count),
         **features,
-        steps_per_replay=next((size for size in DIVISORS if common % size == 0), None) if small else None,
+        **further,
+        steps_per_replay=next((n for n in DIVISORS if common % n == n % settings.inner == 0), None) if small else None,
         skin=chosen.skin,
         precision=chosen.precision,
         max_force_spread=chosen.max_force_spread,
     )
+
+
+def _fast(settings: RunSettings, device: torch.device) -> tuple[Potential | None, dict[str, Any]]:
+    """The fast potential, and options of `Dynamics` for it."""
+    if (chosen := settings.fast) is None:
+        return None, {}
+    fast = prepare_potential(chosen.model, DTYPES[settings.potential.precision], device)
+    if not isinstance(fast, Potential):
+        raise ValueError(f"--fast must be a single potential, got an ensemble in {str(chosen.model)!r}")
+    own = dict(inner=chosen.inner, max_force_difference=chosen.max_force_difference, small_steps=chosen.small_steps)
+    return fast, {"fast": fast, **own}
 
 
 def _recording(
@@ -132,6 +149,7 @@ def _recording(
         "hydrogen mass in amu": settings.hydrogen_mass,
         "Coulomb cutoff in Å": settings.potential.coulomb_cutoff,
         "Coulomb energy": settings.potential.coulomb,
+        "Coulomb accuracy": settings.potential.coulomb_accuracy,
     }
     given: dict[str, Any] = {
         **asdict(settings.schedule),
@@ -185,6 +203,8 @@ def _finish(options: argparse.Namespace, recording: Recording, moving: MovingStr
     if exchange is not None and exchange.attempts.any():
         low, high = np.nanmin(exchange.acceptance), np.nanmax(exchange.acceptance)
         exchanged = f"; {low:.0%} to {high:.0%} of the exchanges were accepted"
+    if count := dynamics.num_small_blocks:
+        exchanged += f"; {count:,} outer steps were taken with the full potential alone, see --small-steps"
     print(stages.summary(files, recording.outputs.trajectories[0].num_frames, exchanged))
     print(stages.wrote([*written, files.restart]))
 
@@ -210,6 +230,7 @@ def _description(
             f"{motion.integrator!r}, {target}{pressure}, {motion.timestep:g} fs{heavy}{replicas}; {num_steps:,} steps, "
             f"{length:g} ps; seed {motion.seeds[0]}",
             f"potential {settings.potential}",
+            *stages.about_fast(settings),
             f"{dynamics.device.type}: {dynamics.why}",
             f"velocities: {velocities}",
         ]

@@ -19,6 +19,7 @@ BAROSTATS = ("isotropic", "anisotropic")
 DEFAULT_THERMOSTAT = "langevin"
 PARAMETERS = {"friction": "1/ps", "relaxation": "ps"}  # options for parameters of thermostats
 DEFAULT_TEMPERATURE, DEFAULT_PRESSURE = 300.0, 1.0  # K, bar
+DEFAULT_INNER = 4  # steps: 2 fs between evaluations with the default timestep
 LARGEST_SEED = 2**32 - 1
 
 
@@ -29,7 +30,7 @@ class PotentialSettings:
     Attributes:
         models: The file or folder of a potential, or those of an ensemble.
         max_force_spread: eV/Å, None for no limit.
-        coulomb_cutoff: Å, coulomb: None for those of the potential.
+        coulomb_cutoff: Å, coulomb, coulomb_accuracy: None for those of the potential.
     """
 
     models: tuple[Path, ...]
@@ -43,6 +44,7 @@ class PotentialSettings:
     spread_file: Path | None
     coulomb_cutoff: float | None
     coulomb: str | None
+    coulomb_accuracy: float | None
 
     @property
     def potential(self) -> Path | list[Path]:
@@ -85,12 +87,66 @@ class PotentialSettings:
             spread_file=None if limit is None else Path(options.output + UNCERTAIN),
             coulomb_cutoff=cutoff,
             coulomb=options.coulomb,
+            coulomb_accuracy=options.coulomb_accuracy,
         )
+
+
+@dataclass(frozen=True)
+class FastSettings:
+    """Multiple time steps: the file of the fast potential, which takes `inner` steps per evaluation of the full one.
+
+    Attributes:
+        max_force_difference: eV/Å, None for the default limit.
+    """
+
+    model: Path
+    inner: int
+    max_force_difference: float | None
+    small_steps: bool
+
+    @cached_property
+    def origin(self) -> Origin:
+        """Name and hash of the file."""
+        from torchmdx.checkpoints.locate import origin_at
+
+        return origin_at(self.model)
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace) -> FastSettings | None:
+        """None without a fast potential. Raises ValueError for values out of range, and intervals between steps."""
+        from torchmdx.checkpoints.locate import locate
+
+        if options.fast is None:
+            for name in ("inner", "max_force_difference", "small_steps"):
+                if getattr(options, name) is not None:
+                    raise ValueError(f"--{name.replace('_', '-')} needs --fast, got it without")
+            return None
+        inner: int = DEFAULT_INNER if options.inner is None else options.inner
+        if inner < 1:
+            raise ValueError(f"--inner must be >= 1, got {inner}")
+        for name in ("steps", "save_every", "log_every", "checkpoint_every", "exchange_every"):
+            if (value := getattr(options, name)) is not None and value % inner:
+                raise ValueError(f"--{name.replace('_', '-')} must be a multiple of --inner {inner}, got {value}")
+        limit: float | None = options.max_force_difference
+        if limit is not None:
+            limit = _number("--max-force-difference", limit, "eV/Å")
+        return cls(locate(options.fast), inner, limit, bool(options.small_steps))
+
+    def shared(self) -> dict[str, Any]:
+        """What a run and its continuation must share, by names in error messages."""
+        return {
+            "fast model (SHA-256)": self.origin.sha256,
+            "steps between evaluations of the potential": self.inner,
+            "largest force difference in eV/Å": self.max_force_difference,
+            "small steps": self.small_steps,
+        }
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """What runs and what is written: timestep fs, temperature K, pressure bar, None if not applicable.
+
+    With a fast potential the timestep and all numbers of steps are those of the inner steps.
 
     Attributes:
         seed: Of velocities, thermostat and barostat; None chooses one at random.
@@ -108,6 +164,12 @@ class RunSettings:
     barostat: str | None
     seed: int | None
     hydrogen_mass: float | None = None
+    fast: FastSettings | None = None
+
+    @property
+    def inner(self) -> int:
+        """Steps between evaluations of the potential."""
+        return 1 if self.fast is None else self.fast.inner
 
     @property
     def friction(self) -> float | None:
@@ -133,18 +195,20 @@ class RunSettings:
         pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
         if not math.isfinite(pressure):  # negative for a stretched liquid
             raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
+        fast = FastSettings.from_options(options)
         return cls(
             potential=PotentialSettings.from_options(options),
             schedule=_schedule(options),
             ensemble=ensemble,
             integrator=VelocityVerlet() if at_rest else _thermostat(options),
             timestep=timestep,
-            num_steps=_num_steps(options.steps, options.time, timestep),
+            num_steps=_num_steps(options.steps, options.time, timestep, 1 if fast is None else fast.inner),
             temperature=temperature,
             pressure=pressure if ensemble == "npt" else None,
             barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
             seed=options.seed,
             hydrogen_mass=None if heavy is None else _number("--hydrogen-mass", heavy, "amu"),
+            fast=fast,
         )
 
 
@@ -157,13 +221,14 @@ def refuse_with_restart(options: argparse.Namespace) -> None:
 
 def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the directory of a training run."""
-    from torchmdx.checkpoints.locate import is_run_folder, locate
+    from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
     from torchmdx.checkpoints.run_folder import files_in
 
     if not given:
         return (locate(),)
     if len(given) == 1 and is_run_folder(given[0]):
-        return tuple(files_in(Path(given[0])))
+        folder, head = split_head(given[0])
+        return tuple(Path(str(with_head(file, head))) for file in files_in(Path(str(folder))))
     return tuple(locate(path) for path in given)
 
 
@@ -210,11 +275,12 @@ def _schedule(options: argparse.Namespace) -> OutputSchedule:
     return OutputSchedule(options.save_every, options.log_every, options.checkpoint_every)
 
 
-def _num_steps(steps: int | None, time: float | None, timestep: float) -> int:
+def _num_steps(steps: int | None, time: float | None, timestep: float, inner: int) -> int:
     if time is None:
         assert steps is not None  # the parser requires one of the two
         return _interval("--steps", steps)
-    num_steps = round(_number("--time", time, "ps") * PICOSECOND / timestep)
+    num_steps = inner * round(_number("--time", time, "ps") * PICOSECOND / (inner * timestep))
     if num_steps < 1:
-        raise ValueError(f"--time must be at least one --timestep of {timestep} fs, got {time} ps")
+        outer = f"--timestep of {timestep} fs" if inner == 1 else f"outer step of {inner * timestep} fs"
+        raise ValueError(f"--time must be at least one {outer}, got {time} ps")
     return num_steps

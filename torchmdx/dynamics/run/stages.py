@@ -56,10 +56,18 @@ def starts_with_stored(options: argparse.Namespace, stored: bool, ensemble: str)
     return True
 
 
-def warn_of_timestep(structure: StructureThatMoves, timestep: float) -> None:
-    """Warns of a timestep, fs, that is too long for the structure."""
-    if (doubt := doubt_about_timestep(structure, timestep)) is not None:
+def warn_of_timestep(structure: StructureThatMoves, timestep: float, inner: int = 1) -> None:
+    """Warns of a timestep, fs, or of `inner` of them between evaluations, that is too long for the structure."""
+    if (doubt := doubt_about_timestep(structure, timestep, inner)) is not None:
         warnings.warn(doubt, stacklevel=3)
+
+
+def about_fast(settings: RunSettings) -> list[str]:
+    """A line on multiple time steps; none without."""
+    if (fast := settings.fast) is None:
+        return []
+    inner, outer = settings.timestep, settings.timestep * fast.inner
+    return [f"fast potential {fast.origin}: {fast.inner} inner steps of {inner:g} fs in an outer step of {outer:g} fs"]
 
 
 def require_more_steps(done: int, wanted: int) -> None:

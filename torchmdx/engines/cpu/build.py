@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 
+import torch
+
 from torchmdx.runtime.c_library import c_library
 
 # Suffixes of kernels by the numbers of instructions.h.
@@ -28,10 +30,14 @@ def kernel_suffix() -> str:
     return INSTRUCTION_SUFFIXES[loaded.kernels_instructions(len(INSTRUCTION_SUFFIXES) - 1)]
 
 
+# By the type of the numbers; the second is compiled from the sources of the first.
+TENSORNET = {torch.float32: "tensornet", torch.float64: "tensornet_double"}
+
+
 @functools.cache
-def tensornet_library() -> ctypes.CDLL | None:
+def tensornet_library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
     """TensorNet's evaluation (tensornet.c); None, with one line in the log, if it can't be compiled or loaded."""
-    loaded = c_library("tensornet")
+    loaded = c_library(TENSORNET[dtype])
     if loaded is None:
         return None
     for name in ("tensornet_scratch", "tensornet_instructions", "tensornet_run"):

@@ -44,19 +44,20 @@ def available() -> bool:
 def evaluate(
     prior: Coulomb, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool = True, stress: bool = True
 ) -> PriorResult:
-    """channels [N,M], float32: charges that the network predicts; pull is None for given charges."""
+    """channels [N,M], float32 or float64: charges that the network predicts; pull is None for given charges."""
     config, predicted = prior.config, prior.config.charges == "predicted"
     charges = channels if predicted else prior.given_charges(batch)
     assert charges is not None, "the registry makes no such prior for other networks"
     wide, atoms = torch.float64, batch.num_atoms
-    charges = charges.float().contiguous()
+    dtype = prior.weights.dtype
+    charges = charges.to(dtype).contiguous()
     lower, upper = config.switch or (0.0, 0.0)
     lengths = [float(config.damping), lower, upper, float(config.switch is not None), float(config.cutoff)]
     settings = torch.tensor([config.strength, *lengths, *prior.field, prior.alpha], dtype=wide, device=CPU)
     is_open = open_systems(batch).int() * int(not config.cut_in_vacuum)
     positions, cell = batch.positions.detach().to(wide).contiguous(), batch.cell.detach().to(wide).contiguous()
     energies, slope, virial = (torch.zeros(atoms, *shape, dtype=wide, device=CPU) for shape in ((), (3,), (6,)))
-    pull, weights = torch.zeros_like(charges), prior.weights.float().contiguous()
+    pull, weights = torch.zeros_like(charges), prior.weights.contiguous()
     system = batch.system_index.contiguous()
     given = [
         *addresses("coulomb", wide, settings),
@@ -65,11 +66,11 @@ def evaluate(
         address("system_index", system, torch.int64, shape=(atoms,)),
         address("open systems", is_open, torch.int32, shape=(batch.num_systems,)),
         *addresses("coulomb", wide, positions, cell),
-        *addresses("coulomb", torch.float32, charges, weights),
+        *addresses("coulomb", dtype, charges, weights),
         *addresses("coulomb", wide, energies, slope, virial),
-        *addresses("coulomb", torch.float32, pull),
+        *addresses("coulomb", dtype, pull),
     ]
-    run_rows("coulomb", charges.dtype, _bounds(edges, is_open, atoms), charges.shape[1], atoms, *given)
+    run_rows("coulomb", dtype, _bounds(edges, is_open, atoms), charges.shape[1], atoms, *given)
     sums = torch.zeros(batch.num_systems, 6, dtype=wide, device=CPU).index_add(0, system, virial)
     virial = sums[:, [0, 1, 2, 1, 3, 4, 2, 4, 5]].unflatten(1, (3, 3))
     found = PriorResult(energies, slope, virial, pull if predicted else None)

@@ -56,10 +56,10 @@ class Call(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class NetworkResult:
-    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3], float32: buffers, reused.
+    """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3]: buffers, reused.
 
-    channels [N,(L+1)K], float32: charges of the embedding and of every layer, where they were asked for; of a network
-    without a head its features [N,C].
+    channels [N,(L+1)K]: charges of the embedding and of every layer, where they were asked for; of a network without a
+    head its features [N,C]. These and the forces are in the dtype of the potential.
     """
 
     energy: Tensor
@@ -89,7 +89,8 @@ class CompiledTensorNet:
         charges: bool = False,
         head: bool = True,
     ) -> None:
-        library = tensornet_library()
+        dtype = potential.dtype
+        library = tensornet_library(dtype)
         assert library is not None
         self.library, self.config = library, potential.config
         self.charged = isinstance(potential.config, TensorNet2Config)
@@ -102,19 +103,19 @@ class CompiledTensorNet:
         most = max(INSTRUCTIONS.values()) if instructions is None else INSTRUCTIONS[instructions]
         self.instructions = int(library.tensornet_instructions(most))
         wide: dict[str, Any] = dict(dtype=torch.float64, device=CPU)
-        narrow: dict[str, Any] = dict(dtype=torch.float32, device=CPU)
+        own: dict[str, Any] = dict(dtype=dtype, device=CPU)
         self.result = out = NetworkResult(
             energy=torch.zeros(num_systems, **wide),
             energies=torch.zeros(num_atoms, **wide),
-            forces=torch.zeros(num_atoms, 3, **narrow),
+            forces=torch.zeros(num_atoms, 3, **own),
             virial=torch.zeros(num_systems, 3, 3, **wide),
-            channels=torch.zeros(num_atoms, self._num_channels(), **narrow) if charges or not head else None,
+            channels=torch.zeros(num_atoms, self._num_channels(), **own) if charges or not head else None,
         )
         self.call = Call(atoms=num_atoms, systems=num_systems)
         for name in ("energy", "energies", "virial"):
             setattr(self.call, name, address(name, getattr(out, name), torch.float64))
-        self.call.force = address("forces", out.forces, torch.float32)
-        self.call.channels = None if out.channels is None else address("channels", out.channels, torch.float32)
+        self.call.force = address("forces", out.forces, dtype)
+        self.call.channels = None if out.channels is None else address("channels", out.channels, dtype)
         self.scratch = torch.empty(0, dtype=torch.uint8, device=CPU)
         self._sizes: tuple[int, int, int] | None = None
         self._shapes: dict[str, tuple[int, ...]] = {
@@ -138,7 +139,8 @@ class CompiledTensorNet:
         rounds = -(-call.atoms // (MOST_BLOCK * call.threads))
         call.block, call.capacity = max(1, -(-call.atoms // max(1, rounds * call.threads))), capacity
         if self.charged:
-            kept = kept_bytes(call.rows, self.config.num_channels, self.config.num_layers)
+            itemsize = self.result.forces.element_size()
+            kept = kept_bytes(call.rows, self.config.num_channels, self.config.num_layers, itemsize)
             call.keep = kept <= MOST_KEPT_BYTES
         needed = self.library.tensornet_scratch(ctypes.byref(self.weights.model), ctypes.byref(call))
         self.scratch = torch.empty(needed + 64, dtype=torch.uint8, device=CPU)
@@ -187,7 +189,7 @@ class CompiledTensorNet:
         pull = pull_of(channels)
         if call.forces:
             pull = pull.to(channels.dtype).contiguous()
-            call.pull = address("pull", pull, torch.float32, shape=channels.shape)
+            call.pull = address("pull", pull, channels.dtype, shape=channels.shape)
             self._evaluate(BACKWARD)
             call.pull = None
         return self.result

@@ -27,7 +27,7 @@ typedef void (*runner)(struct work *, int64_t);
 int64_t tensornet_instructions(int64_t most) { return best_instructions(most); }
 
 /* The cutoff function of TensorNet2 and its derivative divided by it, for a comparison with that of the models. */
-void tensornet_cutoff(double r, double cutoff, float *values) { cosine_cut(r, cutoff, values, values + 1); }
+void tensornet_cutoff(double r, double cutoff, REAL *values) { cosine_cut(r, cutoff, values, values + 1); }
 
 static runner runner_for(int64_t instructions, int charged)
 {
@@ -54,7 +54,7 @@ static int64_t divide(struct work *w)
     const struct model *model = w->model;
     const struct call *call = w->call;
     char *next = call->scratch;
-    const int64_t slots = call->capacity, layers = model->layers, four = sizeof(float);
+    const int64_t slots = call->capacity, layers = model->layers, four = sizeof(int32_t), real = sizeof(REAL);
     w->blocks = (call->atoms + call->block - 1) / call->block;
     w->block1 = model->slices * call->block * SLICE;
     w->block9 = 9 * w->block1;
@@ -62,25 +62,25 @@ static int64_t divide(struct work *w)
     e->count = (int32_t *)take(&next, call->atoms * four);
     int32_t **integers[] = {&e->source, &e->slot, &e->knot, &e->place, &e->element};
     for (int k = 0; k < 5; k++) *integers[k] = (int32_t *)take(&next, slots * four);
-    float **reals[] = {&e->t, &e->direction, &e->stretch, &e->inverse, &e->half};
+    REAL **reals[] = {&e->t, &e->direction, &e->stretch, &e->inverse, &e->half};
     const int64_t width[] = {1, 8, 1, 1, 3};
-    for (int k = 0; k < 5; k++) *reals[k] = (float *)take(&next, width[k] * slots * four);
+    for (int k = 0; k < 5; k++) *reals[k] = (REAL *)take(&next, width[k] * slots * real);
     e->slope = (double *)take(&next, slots * 8);
     struct tensors *t = &w->tensors;
     t->virials = (double *)take(&next, 9 * call->atoms * 8);
-    const int64_t nine = w->blocks * w->block9 * four, one = w->blocks * w->block1 * four;
-    float **nines[] = {&t->a, &t->mixed, &t->gx, &t->gy, &t->x[layers]};
-    for (int k = 0; k < 5; k++) *nines[k] = (float *)take(&next, nine);
-    t->hidden = (float *)take(&next, 2 * one);
-    t->gate = (float *)take(&next, 3 * one);
+    const int64_t nine = w->blocks * w->block9 * real, one = w->blocks * w->block1 * real;
+    REAL **nines[] = {&t->a, &t->mixed, &t->gx, &t->gy, &t->x[layers]};
+    for (int k = 0; k < 5; k++) *nines[k] = (REAL *)take(&next, nine);
+    t->hidden = (REAL *)take(&next, 2 * one);
+    t->gate = (REAL *)take(&next, 3 * one);
     for (int64_t l = 0; l < layers; l++) {
-        float **each[] = {&t->x[l], &t->y[l], &t->m[l], &t->d[l]};
-        for (int k = 0; k < 4; k++) *each[k] = (float *)take(&next, nine);
-        t->inverse[l] = (float *)take(&next, one);
+        REAL **each[] = {&t->x[l], &t->y[l], &t->m[l], &t->d[l]};
+        for (int k = 0; k < 4; k++) *each[k] = (REAL *)take(&next, nine);
+        t->inverse[l] = (REAL *)take(&next, one);
     }
     const int64_t wide = 10 * model->slices + model->head_networks * model->head_layers * model->head_slices;
-    w->room_floats = 2 * w->block9 + wide * call->block * SLICE;
-    w->room_bytes = (w->room_floats * four + 127) / 64 * 64;
+    w->room_reals = 2 * w->block9 + wide * call->block * SLICE;
+    w->room_bytes = (w->room_reals * real + 127) / 64 * 64;
     if (model->charges) next = divide_charges(w, next);
     w->room = take(&next, call->threads * w->room_bytes);
     return next - call->scratch;

@@ -1,7 +1,7 @@
 /* Data of TensorNet's evaluation: what Python passes, and how tensors lie in memory.
 
    Channels come in slices of 16, padded with weights of zero; atoms in blocks. A tensor of nine components per atom is
-   [blocks][slices][block][9][16] floats, a vector per atom [blocks][slices][block][16]: what one block needs of a
+   [blocks][slices][block][9][16] numbers, a vector per atom [blocks][slices][block][16]: what one block needs of a
    tensor is in one piece, and so are the nine components of 16 channels, which edges gather.
    Component 0 is the scalar part, 1..3 the vector, 4..8 the symmetric traceless matrix.
 
@@ -14,7 +14,20 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { SLICE = 16, NINE = 9 * SLICE, TERMS = 6, FILTER = 3 * TERMS * SLICE, MOST_BLOCK = 16 };
+/* The type of all numbers but the energies: float, or double in tensornet_double.c. TERMS: of a filter's polynomial. */
+#ifndef REAL_BITS
+#define REAL_BITS 32
+#endif
+#if REAL_BITS == 64
+#define REAL double
+#define REAL_INTEGER int64_t
+enum { TERMS = 10 };
+#else
+#define REAL float
+#define REAL_INTEGER int32_t
+enum { TERMS = 6 };
+#endif
+enum { SLICE = 16, NINE = 9 * SLICE, FILTER = 3 * TERMS * SLICE, MOST_BLOCK = 16 };
 #define SAME_PLACE 1e-4 /* Å, that of torchmdx/evaluation/derivatives.py: the direction of shorter edges is NaN */
 enum { SILU, SHIFTED_SOFTPLUS, TANH, SIGMOID, MISH };
 enum { MOST_LAYERS = 65, MOST_NETWORKS = 2, MOST_PHASES = 7 * MOST_LAYERS + 8 };
@@ -23,30 +36,30 @@ enum { MOST_LAYERS = 65, MOST_NETWORKS = 2, MOST_PHASES = 7 * MOST_LAYERS + 8 };
 
 /* A linear map: weight, its transpose and, where there is one, its bias. */
 struct map {
-    const float *weight, *back, *bias;
+    const REAL *weight, *back, *bias;
 };
 
-/* A layer. table: [intervals][slices][3 parts][6 terms][16]; own: [slices][3][16], the filter of distance 0.
+/* A layer. table: [intervals][slices][3 parts][TERMS][16]; own: [slices][3][16], the filter of distance 0.
    in, out: one matrix per part. */
 struct layer {
-    const float *table, *own;
+    const REAL *table, *own;
     struct map in[3], out[3];
 };
 
 #include "tensornet2.h"
 
-/* The weights of a potential. head_networks: 0 for a network without a head, whose features [N][width] are results, in
+/* The weights of a potential. origin: filters are polynomials of t - origin. head_networks: 0 for a network without a head, whose features [N][width] are results, in
    `channels`, and are given a gradient. gathers: messages carry the tensors of neighbours, else those of the atom that receives
    them. charges: of a TensorNet2, else 0. Every field has eight bytes, as in engines/cpu/engine.py. */
 struct model {
     int64_t slices, width, layers, intervals, head_slices, head_layers, activation, reflections;
     int64_t head_networks, readout_activation, charge_factor, gathers;
-    double stretch[3], alpha, cutoff, gate_epsilon, read_epsilon, scale, shift, last_bias[MOST_NETWORKS];
+    double stretch[3], alpha, origin, cutoff, gate_epsilon, read_epsilon, scale, shift, last_bias[MOST_NETWORKS];
     const double *references;
-    const float *real; /* [C]: 1 in real channels, 0 in padded ones */
-    const float *targets, *sources; /* [elements][C] */
-    const float *table, *own; /* of the embedding */
-    const float *gate_scale, *gate_offset, *read_scale, *read_offset, *last; /* last: [networks][head channels] */
+    const REAL *real; /* [C]: 1 in real channels, 0 in padded ones */
+    const REAL *targets, *sources; /* [elements][C] */
+    const REAL *table, *own; /* of the embedding */
+    const REAL *gate_scale, *gate_offset, *read_scale, *read_offset, *last; /* last: [networks][head channels] */
     struct map gate_in, gate_out, mix[3], read;
     const struct map *heads; /* [networks][head_layers] */
     const struct layer *each_layer;
@@ -68,22 +81,22 @@ struct call {
     const int32_t *hops; /* of a domain: atoms with 0 have energies; or 0: all have */
     char *scratch;
     double *energy, *energies, *virial;
-    float *force, *channels;
-    const float *pull;
+    REAL *force, *channels;
+    const REAL *pull;
 };
 
 /* Per edge within the cutoff, row by row: count [N] of each row, from row_ptr on. */
 struct edges {
     int32_t *count, *source, *slot, *knot, *place, *element;
-    float *t, *direction; /* [E], [E][8]: components 1..8 of the direction */
-    float *stretch, *inverse; /* dx/dr and 1/r */
+    REAL *t, *direction; /* [E], [E][8]: components 1..8 of the direction */
+    REAL *stretch, *inverse; /* dx/dr and 1/r */
     double *slope; /* dE/dt that a row finds for the other directions of its edges */
-    float *half; /* [E][3]: the part of dE/dvector that the row found */
+    REAL *half; /* [E][3]: the part of dE/dvector that the row found */
 };
 
 struct tensors {
-    float *a, *mixed, *hidden, *gate, *gx, *gy, *last;
-    float *x[MOST_LAYERS], *inverse[MOST_LAYERS], *y[MOST_LAYERS], *m[MOST_LAYERS], *d[MOST_LAYERS];
+    REAL *a, *mixed, *hidden, *gate, *gx, *gy, *last;
+    REAL *x[MOST_LAYERS], *inverse[MOST_LAYERS], *y[MOST_LAYERS], *m[MOST_LAYERS], *d[MOST_LAYERS];
     double *virials; /* [N][9] */
 };
 
@@ -93,8 +106,8 @@ struct work {
     struct edges edges;
     struct tensors tensors;
     struct charge_tensors charges;
-    char *room; /* of threads, room_bytes each, of which a TensorNet uses room_floats */
-    int64_t room_bytes, room_floats, blocks, block9, block1; /* floats of a block of a tensor, and of one of its vectors */
+    char *room; /* of threads, room_bytes each, of which a TensorNet uses room_reals numbers */
+    int64_t room_bytes, room_reals, blocks, block9, block1; /* numbers of a block of a tensor, and of one of its vectors */
     int64_t participants, rows_found;
     atomic_long ticket[MOST_PHASES], arrived[MOST_PHASES];
 };

@@ -19,7 +19,7 @@ INLINE N9 NAME(tensor)(const struct work *w, int64_t l, int64_t at9, int64_t at1
 }
 
 /* The scalar part and the squared norms of the other two, [3][slices][block][16]. */
-static void NAME(charge_norms)(const struct work *w, int64_t b, int64_t l, float *norms)
+static void NAME(charge_norms)(const struct work *w, int64_t b, int64_t l, REAL *norms)
 {
     BLOCK(w, b);
     EACH_CHANNEL(s, a, lane) {
@@ -37,7 +37,7 @@ static void NAME(propose)(const struct work *w, int64_t b, int64_t l, struct NAM
     CHARGES(w, b);
     const struct equilibration *q = charges->equilibrations + l;
     const struct map *maps = q->maps;
-    float *first_z = c->first[l] + at1, *second_z = c->second[l] + at1;
+    REAL *first_z = c->first[l] + at1, *second_z = c->second[l] + at1;
     NAME(charge_norms)(w, b, l, room->wide);
     NAME(standardise)(w, b, room->wide, 3, q->scale, q->offset, q->epsilon);
     NAME(linear)(w, b, room, room->wide, 3 * slices, maps[0].weight, maps[0].bias, slices, first_z);
@@ -78,8 +78,8 @@ static void NAME(charge_sums)(const struct work *w, int64_t s, int64_t l)
     for (int64_t k = 0; k < groups; k++) {
         double sum[SLICE] = {0}, weight[SLICE] = {0};
         for (int64_t i = start; i < end; i++) {
-            const float *p = w->charges.proposed[l] + NAME(charge_at)(w, i, 2, k);
-            const float *f = w->charges.proposed[l] + NAME(charge_at)(w, i, 2, groups + k);
+            const REAL *p = w->charges.proposed[l] + NAME(charge_at)(w, i, 2, k);
+            const REAL *f = w->charges.proposed[l] + NAME(charge_at)(w, i, 2, groups + k);
             for (int lane = 0; lane < SLICE; lane++) {
                 sum[lane] += p[lane];
                 weight[lane] += (double)f[lane] * f[lane] + charges->least;
@@ -102,10 +102,10 @@ static void NAME(equilibrate)(const struct work *w, int64_t b, int64_t l, struct
     for (int64_t a = 0; a < n; a++)
         for (int64_t k = 0; k < groups * SLICE; k++) {
             const int64_t at = k / SLICE * stride1 + a * SLICE + k % SLICE;
-            const float *p = c->proposed[l] + 2 * atq + at;
+            const REAL *p = c->proposed[l] + 2 * atq + at;
             const double f = p[groups * stride1];
             const double ratio = c->ratio[l][call->system[first + a] * groups * SLICE + k];
-            const float q = (float)(*p + (f * f + charges->least) * ratio);
+            const REAL q = (REAL)(*p + (f * f + charges->least) * ratio);
             c->charges[l][atq + at] = q;
             if (call->channels && k < count) call->channels[(first + a) * all + l * count + k] = q;
         }
@@ -116,14 +116,14 @@ static void NAME(equilibrate)(const struct work *w, int64_t b, int64_t l, struct
 }
 
 /* The gradient in the charges before layer l that is given from outside, in place of or in addition to `found`. */
-static void NAME(given_pull)(const struct work *w, int64_t b, int64_t l, const float *found)
+static void NAME(given_pull)(const struct work *w, int64_t b, int64_t l, const REAL *found)
 {
     CHARGES(w, b);
     const int64_t count = charges->count, all = (model->layers + 1) * count;
     for (int64_t a = 0; a < n; a++)
         for (int64_t k = 0; k < groups * SLICE; k++) {
             const int64_t at = k / SLICE * stride1 + a * SLICE + k % SLICE;
-            float g = found ? found[at] : 0;
+            REAL g = found ? found[at] : 0;
             if (call->pull && k < count) g += call->pull[(first + a) * all + l * count + k];
             c->gradient[atq + at] = g;
         }
@@ -137,8 +137,8 @@ static void NAME(charge_levels)(const struct work *w, int64_t s, int64_t l)
     for (int64_t k = 0; k < groups; k++) {
         double sum[SLICE] = {0};
         for (int64_t i = start; i < end; i++) {
-            const float *g = w->charges.gradient + NAME(charge_at)(w, i, 1, k);
-            const float *f = w->charges.proposed[l] + NAME(charge_at)(w, i, 2, groups + k);
+            const REAL *g = w->charges.gradient + NAME(charge_at)(w, i, 1, k);
+            const REAL *f = w->charges.proposed[l] + NAME(charge_at)(w, i, 2, groups + k);
             for (int lane = 0; lane < SLICE; lane++) sum[lane] += g[lane] * ((double)f[lane] * f[lane] + charges->least);
         }
         const int64_t at = (s * groups + k) * SLICE;
@@ -152,13 +152,13 @@ static void NAME(charge_gradient)(const struct work *w, int64_t b, int64_t l, st
     CHARGES(w, b);
     const struct equilibration *q = charges->equilibrations + l;
     const int64_t part = slices * stride1;
-    float *proposed = room->charges, *gx = w->tensors.gx + at9;
+    REAL *proposed = room->charges, *gx = w->tensors.gx + at9;
     for (int64_t a = 0; a < n; a++)
         for (int64_t k = 0; k < groups * SLICE; k++) {
             const int64_t at = k / SLICE * stride1 + a * SLICE + k % SLICE, s = call->system[first + a] * groups * SLICE;
             const double g = c->gradient[atq + at] - c->level[s + k], f = c->proposed[l][2 * atq + groups * stride1 + at];
-            proposed[at] = (float)g;
-            proposed[groups * stride1 + at] = (float)(2 * f * c->ratio[l][s + k] * g);
+            proposed[at] = (REAL)g;
+            proposed[groups * stride1 + at] = (REAL)(2 * f * c->ratio[l][s + k] * g);
         }
     NAME(linear)(w, b, room, proposed, 2 * groups, q->maps[2].back, 0, slices, room->wide);
     NAME(times_slope_all)(w, b, c->second[l] + at1, room->wide, slices);
@@ -167,13 +167,13 @@ static void NAME(charge_gradient)(const struct work *w, int64_t b, int64_t l, st
     NAME(linear)(w, b, room, room->wider, slices, q->maps[0].back, 0, 3 * slices, room->wide);
     EACH_CHANNEL(s, a, lane)
         for (int k = 0; k < 3; k++) {
-            float *g = room->wide + k * part + AT1;
+            REAL *g = room->wide + k * part + AT1;
             NAME(store)(g, NAME(load)(g) * NAME(load)(q->scale + (k * slices + s) * SLICE + lane));
         }
     NAME(charge_norms)(w, b, l, room->wider);
     NAME(standardise_gradient)(w, b, room->wider, 3, q->epsilon, room->wide);
     EACH_CHANNEL(s, a, lane) {
-        const float *g = room->wide + AT1;
+        const REAL *g = room->wide + AT1;
         const N9 x = NAME(tensor)(w, l, at9 + AT9, at1 + AT1);
         N9 through = NAME(part_norms_gradient)(x, (V){0}, NAME(load)(g + part), NAME(load)(g + 2 * part));
         through.v[0] = NAME(load)(g);

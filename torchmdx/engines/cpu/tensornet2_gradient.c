@@ -13,16 +13,16 @@ static void NAME(find_back)(const struct work *w, int64_t b)
    activation, in `out`; those in Y, whose messages went through the other directions of the rows; and, in along, the
    sum of filters times their gradients of each row. */
 static void NAME(filter_gradient)(const struct work *w, int64_t b, int64_t l, const struct NAME(chunk) *rows,
-                                  const float *slopes, float *out, V *along)
+                                  const REAL *slopes, REAL *out, V *along)
 {
     CHARGES(w, b);
     const struct edges *edges = &w->edges;
     const int64_t width = slices * SLICE;
-    const float *kept = c->filters[l], *y = w->tensors.y[l], *g = w->tensors.m[l];
+    const REAL *kept = c->filters[l], *y = w->tensors.y[l], *g = w->tensors.m[l];
     for (int64_t r = 0; r < rows->count; r++) {
         const int64_t e = rows->edges[r], back = e < 0 ? 0 : c->back[e], mine = at9 + rows->atoms[r] * NINE;
         const int64_t theirs = e < 0 ? mine : (int64_t)edges->place[e] * NINE, row = rows->row + r;
-        const float *own = kept + row * 3 * width, *other = e < 0 || back < 0 ? own : kept + c->row[back] * 3 * width;
+        const REAL *own = kept + row * 3 * width, *other = e < 0 || back < 0 ? own : kept + c->row[back] * 3 * width;
         const V exists = NAME(all)(back < 0 ? 0.0f : 1.0f), cut = NAME(all)(e < 0 ? 1.0f : c->cut[e]);
         along[r] = (V){0};
         for (int64_t s = 0; s < slices; s++)
@@ -48,24 +48,24 @@ static void NAME(filter_gradient)(const struct work *w, int64_t b, int64_t l, co
 }
 
 /* Multiplies `number` slices of rows by slopes [rows][number][16]. */
-static void NAME(times_slopes)(const struct NAME(chunk) *rows, int64_t number, float *g, const float *slopes)
+static void NAME(times_slopes)(const struct NAME(chunk) *rows, int64_t number, REAL *g, const REAL *slopes)
 {
     EACH_ROW(s, r, lane, number) {
-        float *at = g + IN_ROOM(s, r, lane);
+        REAL *at = g + IN_ROOM(s, r, lane);
         NAME(store)(at, NAME(load)(at) * NAME(load)(slopes + (r * number + s) * SLICE + lane));
     }
 }
 
 /* From the gradients in z1 of some rows: keeps them, and adds those in t to the slopes of the edges. */
 static void NAME(first_gradient)(const struct work *w, int64_t b, int64_t l, const struct NAME(chunk) *rows,
-                                 const float *g, const V *along)
+                                 const REAL *g, const V *along)
 {
     CHARGES(w, b);
     const struct edges *edges = &w->edges;
-    const float *table = charges->filters[l].table;
+    const REAL *table = charges->filters[l].table;
     for (int64_t r = 0; r < rows->count; r++) {
         const int64_t e = rows->edges[r];
-        float *kept = c->pull[l] + (rows->row + r) * slices * SLICE;
+        REAL *kept = c->pull[l] + (rows->row + r) * slices * SLICE;
         V total = {0};
         for (int64_t s = 0; s < slices; s++)
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
@@ -88,13 +88,13 @@ static void NAME(network_gradient)(const struct work *w, int64_t b, int64_t l, s
     CHARGES(w, b);
     const struct filters *f = charges->filters + l;
     const int64_t width = slices * SLICE;
-    float *one = room->rows, *two = one + slices * ROW_STRIDE, *three = two + 2 * slices * ROW_STRIDE;
-    float *spare = three + 3 * slices * ROW_STRIDE;
+    REAL *one = room->rows, *two = one + slices * ROW_STRIDE, *three = two + 2 * slices * ROW_STRIDE;
+    REAL *spare = three + 3 * slices * ROW_STRIDE;
     V along[MOST_ROWS];
     struct NAME(chunk) rows = NAME(first_rows)(w, b);
     if (l == model->layers - 1) NAME(find_back)(w, b);
     while (NAME(next_rows)(w, b, &rows)) {
-        float *slopes[3] = {spare, spare + slices * ROW_STRIDE, spare + 3 * slices * ROW_STRIDE};
+        REAL *slopes[3] = {spare, spare + slices * ROW_STRIDE, spare + 3 * slices * ROW_STRIDE};
         if (call->keep)
             for (int k = 0; k < 3; k++) slopes[k] = c->slopes[k][l] + rows.row * (k + 1) * width;
         else
@@ -114,10 +114,10 @@ static void NAME(share_gradient)(const struct work *w, int64_t b, int64_t l, str
     CHARGES(w, b);
     const int64_t width = slices * SLICE;
     const struct map *shares = charges->filters[l].shares;
-    float *targets = room->wide, *sources = targets + slices * stride1, *other = room->charges + groups * stride1;
+    REAL *targets = room->wide, *sources = targets + slices * stride1, *other = room->charges + groups * stride1;
     EACH_CHANNEL(s, a, lane) {
         const int64_t i = first + a, from = call->row_ptr[i];
-        const float *pull = c->pull[l] + s * SLICE + lane;
+        const REAL *pull = c->pull[l] + s * SLICE + lane;
         V target = NAME(load)(pull + c->own_row[i] * width), source = target;
         for (int64_t e = from; e < from + w->edges.count[i]; e++) {
             target += NAME(load)(pull + c->row[e] * width);

@@ -65,11 +65,11 @@ INLINE V NAME(activated)(int64_t kind, V z, V *slope)
         *slope = s * (1.0f + z * (1.0f - s));
         return z * s;
     }
-    float value[LANES], change[LANES];
+    REAL value[LANES], change[LANES];
     NAME(store)(value, z);
     for (int k = 0; k < LANES; k++) {
-        change[k] = (float)NAME(rare)(kind, value[k], 1);
-        value[k] = (float)NAME(rare)(kind, value[k], 0);
+        change[k] = (REAL)NAME(rare)(kind, value[k], 1);
+        value[k] = (REAL)NAME(rare)(kind, value[k], 0);
     }
     *slope = NAME(load)(change);
     return NAME(load)(value);
@@ -84,11 +84,11 @@ INLINE V NAME(activated)(int64_t kind, V z, V *slope)
 #define IN_ROOM(s, r, lane) ((s) * ROW_STRIDE + (r) * SLICE + (lane))
 
 /* Activates `number` slices of rows in place; slopes [rows][number][16], or 0. */
-static void NAME(activate_rows)(int64_t kind, const struct NAME(chunk) *rows, int64_t number, float *z, float *slopes)
+static void NAME(activate_rows)(int64_t kind, const struct NAME(chunk) *rows, int64_t number, REAL *z, REAL *slopes)
 {
     EACH_ROW(s, r, lane, number) {
         V slope;
-        float *at = z + IN_ROOM(s, r, lane);
+        REAL *at = z + IN_ROOM(s, r, lane);
         NAME(store)(at, NAME(activated)(kind, NAME(load)(at), &slope));
         if (slopes) NAME(store)(slopes + (r * number + s) * SLICE + lane, slope);
     }
@@ -96,19 +96,19 @@ static void NAME(activate_rows)(int64_t kind, const struct NAME(chunk) *rows, in
 
 /* Filters [3][slices][MOST_ROWS][16] of some rows in layer l, without the cutoff function; returns where they are.
    slopes: of the three activations, [rows][k C]; or 0. */
-static float *NAME(row_network)(const struct work *w, int64_t b, int64_t l, const struct NAME(chunk) *rows,
-                                struct NAME(room) *room, float *const slopes[3])
+static REAL *NAME(row_network)(const struct work *w, int64_t b, int64_t l, const struct NAME(chunk) *rows,
+                                struct NAME(room) *room, REAL *const slopes[3])
 {
     CHARGES(w, b);
     const struct filters *f = charges->filters + l;
-    float *one = room->rows, *two = one + slices * ROW_STRIDE, *three = two + 2 * slices * ROW_STRIDE;
+    REAL *one = room->rows, *two = one + slices * ROW_STRIDE, *three = two + 2 * slices * ROW_STRIDE;
     EACH_ROW(s, r, lane, slices) {
         const int64_t e = rows->edges[r], mine = at1 + s * stride1 + rows->atoms[r] * SLICE + lane;
         V z = NAME(load)(c->targets[l] + mine);
         if (e < 0)
             z += NAME(load)(c->sources[l] + mine) + NAME(load)(f->own + s * SLICE + lane);
         else {
-            const float *table = f->table + ((int64_t)w->edges.knot[e] * slices + s) * PART + lane;
+            const REAL *table = f->table + ((int64_t)w->edges.knot[e] * slices + s) * PART + lane;
             z += NAME(load)(c->sources[l] + (int64_t)w->edges.place[e] * SLICE + s * stride1 + lane);
             z += NAME(filter)(table, NAME(all)(w->edges.t[e]));
         }
@@ -125,12 +125,12 @@ static float *NAME(row_network)(const struct work *w, int64_t b, int64_t l, cons
 }
 
 /* Multiplies filters by the cutoff function, and keeps them in `kept` [rows][3C] unless it is 0. */
-static void NAME(cut_rows)(const struct work *w, const struct NAME(chunk) *rows, float *filters, float *kept)
+static void NAME(cut_rows)(const struct work *w, const struct NAME(chunk) *rows, REAL *filters, REAL *kept)
 {
     const int64_t width = 3 * w->model->slices;
     EACH_ROW(s, r, lane, width) {
         const int64_t e = rows->edges[r];
-        float *at = filters + IN_ROOM(s, r, lane);
+        REAL *at = filters + IN_ROOM(s, r, lane);
         const V value = NAME(load)(at) * (e < 0 ? 1.0f : w->charges.cut[e]);
         NAME(store)(at, value);
         if (kept) NAME(store)(kept + (r * width + s) * SLICE + lane, value);
@@ -139,22 +139,22 @@ static void NAME(cut_rows)(const struct work *w, const struct NAME(chunk) *rows,
 
 /* Adds the messages of some rows to M. */
 static void NAME(add_messages)(const struct work *w, int64_t b, int64_t l, const struct NAME(chunk) *rows,
-                               const float *filters)
+                               const REAL *filters)
 {
     BLOCK(w, b);
-    const float *y = w->tensors.y[l];
+    const REAL *y = w->tensors.y[l];
     for (int64_t s = 0; s < slices; s++)
         for (int64_t from = 0, to; from < rows->count; from = to) {
             const int64_t a = rows->atoms[from], here = at9 + s * stride9 + a * NINE;
             for (to = from + 1; to < rows->count && rows->atoms[to] == a; to++) {}
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
-                float *m = w->tensors.m[l] + here + lane;
+                REAL *m = w->tensors.m[l] + here + lane;
                 N9 sum = {{{0}}};
                 if (rows->edges[from] >= 0) sum = NAME(load9)(m);
                 for (int64_t r = from; r < to; r++) {
                     const int64_t e = rows->edges[r];
-                    const float *there = y + (e < 0 ? here : s * stride9 + (int64_t)w->edges.place[e] * NINE) + lane;
-                    const float *f = filters + IN_ROOM(s, r, lane);
+                    const REAL *there = y + (e < 0 ? here : s * stride9 + (int64_t)w->edges.place[e] * NINE) + lane;
+                    const REAL *f = filters + IN_ROOM(s, r, lane);
                     const V scalar = NAME(load)(f), vector = NAME(load)(f + slices * ROW_STRIDE),
                             symmetric = NAME(load)(f + 2 * slices * ROW_STRIDE);
                     EACH_COMPONENT(k)
@@ -172,10 +172,10 @@ static void NAME(network_messages)(const struct work *w, int64_t b, int64_t l, s
     const int64_t width = slices * SLICE;
     struct NAME(chunk) rows = NAME(first_rows)(w, b);
     while (NAME(next_rows)(w, b, &rows)) {
-        float *slopes[3] = {0};
+        REAL *slopes[3] = {0};
         for (int k = 0; call->forces && call->keep && k < 3; k++)
             slopes[k] = c->slopes[k][l] + rows.row * (k + 1) * width;
-        float *filters = NAME(row_network)(w, b, l, &rows, room, slopes);
+        REAL *filters = NAME(row_network)(w, b, l, &rows, room, slopes);
         NAME(cut_rows)(w, &rows, filters, call->forces ? c->filters[l] + rows.row * 3 * width : 0);
         NAME(add_messages)(w, b, l, &rows, filters);
     }

@@ -101,6 +101,6 @@ class TensorNet2Weights(TensorNetWeights):
         return Equilibration(self._keep(scale), self._keep(offset), norm.eps, (Map * 3)(*maps))
 
 
-def kept_bytes(rows: int, channels: int, layers: int) -> int:
-    """Memory of the slopes that are kept for the backward pass."""
-    return 6 * 4 * rows * padded_size(channels) * layers
+def kept_bytes(rows: int, channels: int, layers: int, itemsize: int) -> int:
+    """Memory of the slopes that are kept for the backward pass. itemsize: bytes of a number."""
+    return 6 * itemsize * rows * padded_size(channels) * layers

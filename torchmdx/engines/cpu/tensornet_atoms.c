@@ -10,10 +10,10 @@
 
 /* Scratch of a thread: tensors and vectors of one block. */
 struct NAME(room) {
-    float *nine, *other, *wide, *wider; /* [slices][block][9][16] twice; vectors of up to 4 * slices and head_slices */
+    REAL *nine, *other, *wide, *wider; /* [slices][block][9][16] twice; vectors of up to 4 * slices and head_slices */
     struct NAME(places) places;
     V factor[MOST_BLOCK];
-    float *charges, *rows; /* of a TensorNet2: vectors of four times its charges; [12][slices][MOST_ROWS][16] */
+    REAL *charges, *rows; /* of a TensorNet2: vectors of four times its charges; [12][slices][MOST_ROWS][16] */
 };
 
 static void NAME(network_messages)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room);
@@ -25,52 +25,52 @@ static void NAME(factors)(const struct work *w, int64_t b, struct NAME(room) *ro
     for (int64_t a = 0; a < n; a++) {
         const double charge =
             model->charge_factor ? number_of(call->charge, call->wide_charge, call->system[first + a]) : 0;
-        room->factor[a] = NAME(all)(1.0f + 0.1f * (float)charge);
+        room->factor[a] = NAME(all)(1.0f + (REAL)0.1 * (REAL)charge);
     }
 }
 
 /* Mean and 1 / deviation of `count` slices of the channels of atom a; channels that are not real are left out. */
-static void NAME(statistics)(const struct model *model, const float *x, int64_t stride, int64_t slices, int64_t parts,
-                             double epsilon, float *mean, float *inverse)
+static void NAME(statistics)(const struct model *model, const REAL *x, int64_t stride, int64_t slices, int64_t parts,
+                             double epsilon, REAL *mean, REAL *inverse)
 {
     const double number = (double)(parts * model->width);
     V sum = {0}, square = {0};
     for (int64_t s = 0; s < parts * slices; s++)
         for (int64_t lane = 0; lane < SLICE; lane += LANES) sum += NAME(load)(x + s * stride + lane);
-    *mean = (float)(NAME(sum)(sum) / number);
+    *mean = (REAL)(NAME(sum)(sum) / number);
     for (int64_t s = 0; s < parts * slices; s++)
         for (int64_t lane = 0; lane < SLICE; lane += LANES) {
             const V real = NAME(load)(model->real + s % slices * SLICE + lane);
             const V off = (NAME(load)(x + s * stride + lane) - *mean) * real;
             square += off * off;
         }
-    *inverse = (float)(1 / sqrt(NAME(sum)(square) / number + epsilon));
+    *inverse = (REAL)(1 / sqrt(NAME(sum)(square) / number + epsilon));
 }
 
 /* LayerNorm of `parts` norms per channel, in place. */
-static void NAME(standardise)(const struct work *w, int64_t b, float *x, int64_t parts, const float *scale,
-                              const float *offset, double epsilon)
+static void NAME(standardise)(const struct work *w, int64_t b, REAL *x, int64_t parts, const REAL *scale,
+                              const REAL *offset, double epsilon)
 {
     BLOCK(w, b);
     for (int64_t a = 0; a < n; a++) {
-        float mean, inverse, *row = x + a * SLICE;
+        REAL mean, inverse, *row = x + a * SLICE;
         NAME(statistics)(model, row, stride1, slices, parts, epsilon, &mean, &inverse);
         for (int64_t c = 0; c < parts * slices * SLICE; c += LANES) {
-            float *at = row + c / SLICE * stride1 + c % SLICE;
+            REAL *at = row + c / SLICE * stride1 + c % SLICE;
             NAME(store)(at, (NAME(load)(at) - mean) * inverse * NAME(load)(scale + c) + NAME(load)(offset + c));
         }
     }
 }
 
 /* The gradient g in standardised norms, already times the scale, becomes that in the norms x. */
-static void NAME(standardise_gradient)(const struct work *w, int64_t b, const float *x, int64_t parts, double epsilon,
-                                       float *g)
+static void NAME(standardise_gradient)(const struct work *w, int64_t b, const REAL *x, int64_t parts, double epsilon,
+                                       REAL *g)
 {
     BLOCK(w, b);
     const double number = (double)(parts * model->width);
     for (int64_t a = 0; a < n; a++) {
-        float mean, inverse, *row = g + a * SLICE;
-        const float *norm = x + a * SLICE;
+        REAL mean, inverse, *row = g + a * SLICE;
+        const REAL *norm = x + a * SLICE;
         NAME(statistics)(model, norm, stride1, slices, parts, epsilon, &mean, &inverse);
         V level = {0}, along = {0};
         for (int64_t s = 0; s < parts * slices; s++)
@@ -79,7 +79,7 @@ static void NAME(standardise_gradient)(const struct work *w, int64_t b, const fl
                 level += gk;
                 along += gk * ((NAME(load)(norm + s * stride1 + lane) - mean) * inverse);
             }
-        const float common = (float)(NAME(sum)(level) / number), shared = (float)(NAME(sum)(along) / number);
+        const REAL common = (REAL)(NAME(sum)(level) / number), shared = (REAL)(NAME(sum)(along) / number);
         for (int64_t s = 0; s < parts * slices; s++)
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
                 const V z = (NAME(load)(norm + s * stride1 + lane) - mean) * inverse;
@@ -110,22 +110,22 @@ static void NAME(send)(const struct work *w, int64_t b, int64_t l, const struct 
 }
 
 /* [rows][inner] W + bias for vectors per atom of a block. */
-INLINE void NAME(linear)(const struct work *w, int64_t b, const struct NAME(room) *room, const float *in,
-                         int64_t inner, const float *matrix, const float *bias, int64_t outer, float *out)
+INLINE void NAME(linear)(const struct work *w, int64_t b, const struct NAME(room) *room, const REAL *in,
+                         int64_t inner, const REAL *matrix, const REAL *bias, int64_t outer, REAL *out)
 {
     BLOCK(w, b);
     NAME(product)(in, stride1, room->places.flat, n, inner, matrix, bias, outer, out, stride1);
 }
 
 /* act(z) of the first n atoms of vectors of `width` slices. */
-INLINE void NAME(activate_all)(const struct work *w, int64_t b, const float *z, float *out, int64_t width)
+INLINE void NAME(activate_all)(const struct work *w, int64_t b, const REAL *z, REAL *out, int64_t width)
 {
     BLOCK(w, b);
     for (int64_t s = 0; s < width; s++)
         NAME(activate)(model->activation, z + s * stride1, out + s * stride1, n * SLICE);
 }
 
-INLINE void NAME(times_slope_all)(const struct work *w, int64_t b, const float *z, float *g, int64_t width)
+INLINE void NAME(times_slope_all)(const struct work *w, int64_t b, const REAL *z, REAL *g, int64_t width)
 {
     BLOCK(w, b);
     for (int64_t s = 0; s < width; s++)
@@ -142,14 +142,14 @@ static void NAME(embed)(const struct work *w, int64_t b, struct NAME(room) *room
     EACH_CHANNEL(s, a, lane)
         NAME(store)(room->wide + AT1, NAME(squared_norm)(NAME(load9)(t->a + at9 + AT9)));
     NAME(standardise)(w, b, room->wide, 1, model->gate_scale, model->gate_offset, model->gate_epsilon);
-    float *hidden = t->hidden + 2 * at1, *gate = t->gate + 3 * at1;
+    REAL *hidden = t->hidden + 2 * at1, *gate = t->gate + 3 * at1;
     NAME(linear)(w, b, room, room->wide, slices, model->gate_in.weight, model->gate_in.bias, 2 * slices, hidden);
     NAME(activate_all)(w, b, hidden, room->wide, 2 * slices);
     NAME(linear)(w, b, room, room->wide, 2 * slices, model->gate_out.weight, model->gate_out.bias, 3 * slices, gate);
     NAME(activate_all)(w, b, gate, room->wide, 3 * slices);
     NAME(mix)(&room->places, slices, stride9, n, t->a + at9, model->mix, 0, t->mixed + at9);
     EACH_CHANNEL(s, a, lane) {
-        const float *g = room->wide + AT1;
+        const REAL *g = room->wide + AT1;
         const int64_t part = slices * stride1;
         const N9 x = NAME(scale_parts)(NAME(load9)(t->mixed + at9 + AT9), NAME(load)(g), NAME(load)(g + part),
                                        NAME(load)(g + 2 * part));

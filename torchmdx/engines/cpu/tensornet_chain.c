@@ -1,7 +1,7 @@
 /* The phases of one evaluation. Within a phase blocks are independent; threads take them one by one. Every number is
    the sum of the same terms in the same order, whichever thread computes it. */
 
-/* Room for the scratch of a thread, in floats. */
+/* Room for the scratch of a thread, in numbers. */
 static void NAME(phase)(const struct work *w, int64_t phase, int64_t b, struct NAME(room) *room)
 {
     const int64_t layers = w->model->layers, stage = w->call->stage;
@@ -27,11 +27,11 @@ static void NAME(phase)(const struct work *w, int64_t phase, int64_t b, struct N
 /* Divides the scratch of a thread. */
 static void NAME(divide_room)(const struct work *w, int64_t thread, struct NAME(room) *room)
 {
-    room->nine = (float *)(w->room + thread * w->room_bytes);
+    room->nine = (REAL *)(w->room + thread * w->room_bytes);
     room->other = room->nine + w->block9;
     room->wide = room->other + w->block9;
     room->wider = room->wide + 4 * w->block1;
-    room->charges = room->nine + w->room_floats;
+    room->charges = room->nine + w->room_reals;
     NAME(find_places)(&room->places);
 }
 

@@ -1,18 +1,18 @@
 /* The code of one evaluation for the instruction set SET, with vectors of LANES numbers, ROWS x COLUMNS at a time. */
 #if SET == 2
-#define LANES 16
+#define LANES (512 / REAL_BITS)
 #define ROWS 12
-#define COLUMNS 2
+#define COLUMNS (64 / REAL_BITS)
 #elif SET == 1
-#define LANES 8
-#define ROWS 6
+#define LANES (256 / REAL_BITS)
+#define ROWS (192 / REAL_BITS)
 #define COLUMNS 1
 #else
-#define LANES 4
+#define LANES (128 / REAL_BITS)
 #if defined(__x86_64__)
-#define ROWS 2
+#define ROWS (64 / REAL_BITS)
 #else
-#define ROWS 6
+#define ROWS (192 / REAL_BITS)
 #endif
 #define COLUMNS 1
 #endif

@@ -1,6 +1,6 @@
 /* Edges: their geometry, and the sums over the edges of each atom, forward and backward, for one block of atoms.
 
-   A filter is a piecewise polynomial of t in [0,1): f(t) = sum_p a_p t^p. */
+   A filter is a piecewise polynomial of t in [0,1), less the origin: f(t) = sum_p a_p t^p. */
 
 /* Atoms [first, first + count) of a block. */
 #undef BLOCK
@@ -35,17 +35,17 @@ static void NAME(row_geometry)(const struct work *w, int64_t i)
         const double inverse = r < SAME_PLACE ? NAN : 1 / r, decay = model->stretch[2] * exp(-model->alpha * r);
         const double x = model->stretch[0] + model->stretch[1] * r + decay, last = model->intervals - 1;
         const int32_t knot = !(x > 0) ? 0 : x > last ? (int32_t)last : (int32_t)x;
-        const float d[3] = {(float)(v[0] * inverse), (float)(v[1] * inverse), (float)(v[2] * inverse)};
-        float *q = edges->direction + 8 * to;
+        const REAL d[3] = {(REAL)(v[0] * inverse), (REAL)(v[1] * inverse), (REAL)(v[2] * inverse)};
+        REAL *q = edges->direction + 8 * to;
         memcpy(q, d, sizeof d);
-        q[3] = d[0] * d[0] - 1.0f / 3.0f, q[4] = d[0] * d[1], q[5] = d[0] * d[2];
-        q[6] = d[1] * d[1] - 1.0f / 3.0f, q[7] = d[1] * d[2];
-        edges->t[to] = (float)(x - knot);
+        q[3] = d[0] * d[0] - (REAL)1 / 3, q[4] = d[0] * d[1], q[5] = d[0] * d[2];
+        q[6] = d[1] * d[1] - (REAL)1 / 3, q[7] = d[1] * d[2];
+        edges->t[to] = (REAL)(x - knot - model->origin);
         edges->knot[to] = knot, edges->source[to] = (int32_t)j, edges->slot[to] = (int32_t)e;
         edges->place[to] = (int32_t)(j / call->block * model->slices * call->block + j % call->block);
         edges->element[to] = (int32_t)call->numbers[j];
-        edges->stretch[to] = (float)(model->stretch[1] - model->alpha * decay);
-        edges->inverse[to] = (float)inverse;
+        edges->stretch[to] = (REAL)(model->stretch[1] - model->alpha * decay);
+        edges->inverse[to] = (REAL)inverse;
         edges->slope[to] = 0;
         to++;
     }
@@ -53,19 +53,19 @@ static void NAME(row_geometry)(const struct work *w, int64_t i)
 }
 
 /* f of one part; a are the part's coefficients in the edge's interval. */
-INLINE V NAME(filter)(const float *a, V t)
+INLINE V NAME(filter)(const REAL *a, V t)
 {
     V f = NAME(load)(a + (TERMS - 1) * SLICE);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int p = TERMS - 2; p >= 0; p--) f = f * t + NAME(load)(a + p * SLICE);
     return f;
 }
 
 /* f, and df/dt. */
-INLINE V NAME(filter_and_slope)(const float *a, V t, V *slope)
+INLINE V NAME(filter_and_slope)(const REAL *a, V t, V *slope)
 {
     V f = NAME(load)(a + (TERMS - 1) * SLICE), df = f;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int p = TERMS - 2; p > 0; p--) {
         f = f * t + NAME(load)(a + p * SLICE);
         df = df * t + f;
@@ -92,8 +92,8 @@ static void NAME(embedding_sum)(const struct work *w, int64_t b)
                 const V own = NAME(load)(model->own + s * 3 * SLICE + lane);
                 N9 sum = {{own * (mine + NAME(load)(model->sources + call->numbers[i] * width + c))}};
                 for (int64_t e = from; e < from + edges->count[i]; e++) {
-                    const float *f = COEFFICIENTS(model->table, edges->knot[e], s) + lane;
-                    const float *d = edges->direction + 8 * e;
+                    const REAL *f = COEFFICIENTS(model->table, edges->knot[e], s) + lane;
+                    const REAL *d = edges->direction + 8 * e;
                     const V t = NAME(all)(edges->t[e]);
                     const V pair = mine + NAME(load)(model->sources + edges->element[e] * width + c);
                     const V vector = NAME(filter)(f + PART, t) * pair, symmetric = NAME(filter)(f + 2 * PART, t) * pair;
@@ -106,7 +106,7 @@ static void NAME(embedding_sum)(const struct work *w, int64_t b)
 }
 
 /* Stores M, and in `product` P / (|P|^2 + 1) with P the product of Y and M. */
-INLINE void NAME(store_message)(const struct work *w, int64_t l, int64_t here, N9 y, N9 m, V factor, float *product)
+INLINE void NAME(store_message)(const struct work *w, int64_t l, int64_t here, N9 y, N9 m, V factor, REAL *product)
 {
     NAME(store9)(w->tensors.m[l] + here, m);
     N9 p = NAME(message_product)(y, m, factor, w->model->reflections);
@@ -114,7 +114,7 @@ INLINE void NAME(store_message)(const struct work *w, int64_t l, int64_t here, N
 }
 
 /* M_i = sum_j f(r_ij) Y_j + f(0) Y_i, and, in `product`, P / (|P|^2 + 1) with P the product of Y and M. */
-static void NAME(message_sum)(const struct work *w, int64_t b, int64_t l, const V factor[], float *product)
+static void NAME(message_sum)(const struct work *w, int64_t b, int64_t l, const V factor[], REAL *product)
 {
     BLOCK(w, b);
     const struct edges *edges = &w->edges;
@@ -123,12 +123,12 @@ static void NAME(message_sum)(const struct work *w, int64_t b, int64_t l, const 
         for (int64_t a = 0; a < n; a++)
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
                 const int64_t i = first + a, from = call->row_ptr[i], here = at9 + s * stride9 + a * NINE + lane;
-                const float *send = w->tensors.y[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
+                const REAL *send = w->tensors.y[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
                 const N9 y = NAME(load9)(w->tensors.y[l] + here);
                 N9 m = NAME(scale_parts)(y, NAME(load)(own), NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE));
                 for (int64_t e = from; e < from + edges->count[i]; e++) {
-                    const float *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
-                    const float *there = send + (int64_t)edges->place[e] * NINE;
+                    const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
+                    const REAL *there = send + (int64_t)edges->place[e] * NINE;
                     const V t = NAME(all)(edges->t[e]);
                     const V vector = NAME(filter)(f + PART, t), symmetric = NAME(filter)(f + 2 * PART, t);
                     m.v[0] += NAME(filter)(f, t) * NAME(load)(there);
@@ -150,13 +150,13 @@ static void NAME(message_gradient)(const struct work *w, int64_t b, int64_t l)
         for (int64_t a = 0; a < n; a++)
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
                 const int64_t i = first + a, from = call->row_ptr[i], here = at9 + s * stride9 + a * NINE + lane;
-                const float *sent = w->tensors.m[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
+                const REAL *sent = w->tensors.m[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
                 const N9 y = NAME(load9)(w->tensors.y[l] + here);
                 N9 sum = NAME(scale_parts)(NAME(load9)(w->tensors.m[l] + here), NAME(load)(own),
                                            NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE));
                 for (int64_t e = from; e < from + edges->count[i]; e++) {
-                    const float *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
-                    const float *there = sent + (int64_t)edges->place[e] * NINE;
+                    const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
+                    const REAL *there = sent + (int64_t)edges->place[e] * NINE;
                     const V t = NAME(all)(edges->t[e]);
                     V along = {0};
 #pragma GCC unroll 3
@@ -172,14 +172,14 @@ static void NAME(message_gradient)(const struct work *w, int64_t b, int64_t l)
                     }
                     edges->slope[e] += NAME(sum)(along);
                 }
-                float *gy = w->tensors.gy + here;
+                REAL *gy = w->tensors.gy + here;
                 NAME(store9)(gy, NAME(add9)(NAME(load9)(gy), sum));
             }
 }
 
 /* The part of dE/dvector of each edge that its row found: of the layers, from the slopes, and of the embedding, from
    the gradient g [slices][block][9][16] in A. */
-static void NAME(edge_gradient)(const struct work *w, int64_t b, const float *g)
+static void NAME(edge_gradient)(const struct work *w, int64_t b, const REAL *g)
 {
     BLOCK(w, b);
     const struct edges *edges = &w->edges;
@@ -187,13 +187,13 @@ static void NAME(edge_gradient)(const struct work *w, int64_t b, const float *g)
     for (int64_t a = 0; a < n; a++) {
         const int64_t i = first + a, from = call->row_ptr[i];
         for (int64_t e = from; e < from + edges->count[i]; e++) {
-            const float *q = edges->direction + 8 * e;
+            const REAL *q = edges->direction + 8 * e;
             const V t = NAME(all)(edges->t[e]);
             V along = {0}, value[9] = {{0}};
             for (int64_t c = 0; c < width; c += LANES) {
                 const int64_t s = c / SLICE, lane = c % SLICE;
-                const float *f = COEFFICIENTS(model->table, edges->knot[e], s) + lane;
-                const float *here = g + s * stride9 + a * NINE + lane;
+                const REAL *f = COEFFICIENTS(model->table, edges->knot[e], s) + lane;
+                const REAL *here = g + s * stride9 + a * NINE + lane;
                 const V pair = NAME(load)(model->targets + call->numbers[i] * width + c) +
                                NAME(load)(model->sources + edges->element[e] * width + c);
                 V turned, slope, f0 = NAME(filter_and_slope)(f, t, &slope);
@@ -221,9 +221,9 @@ static void NAME(edge_gradient)(const struct work *w, int64_t b, const float *g)
             const double gz = v[3] + x * v[6] + y * v[8];
             const double radial = (edges->slope[e] + NAME(sum)(along)) * edges->stretch[e] -
                                   (gx * x + gy * y + gz * z) * inverse;
-            edges->half[3 * e] = (float)(radial * x + gx * inverse);
-            edges->half[3 * e + 1] = (float)(radial * y + gy * inverse);
-            edges->half[3 * e + 2] = (float)(radial * z + gz * inverse);
+            edges->half[3 * e] = (REAL)(radial * x + gx * inverse);
+            edges->half[3 * e + 1] = (REAL)(radial * y + gy * inverse);
+            edges->half[3 * e + 2] = (REAL)(radial * z + gz * inverse);
         }
     }
 }
@@ -260,7 +260,7 @@ static void NAME(forces)(const struct work *w, int64_t b)
     for (int64_t i = first; i < first + n; i++) {
         double force[3] = {0}, virial[9] = {0};
         for (int64_t e = call->row_ptr[i]; e < call->row_ptr[i] + edges->count[i]; e++) {
-            const float *h = edges->half + 3 * e, *d = edges->direction + 8 * e;
+            const REAL *h = edges->half + 3 * e, *d = edges->direction + 8 * e;
             const int64_t back = NAME(other_direction)(w, i, e);
             const double r = 1 / (double)edges->inverse[e];
             for (int k = 0; k < 3; k++) {
@@ -269,7 +269,7 @@ static void NAME(forces)(const struct work *w, int64_t b)
                     for (int m = 0; m < 3; m++) virial[3 * k + m] += (double)h[k] * d[m] * r;
             }
         }
-        for (int k = 0; k < 3; k++) call->force[3 * i + k] = (float)force[k];
+        for (int k = 0; k < 3; k++) call->force[3 * i + k] = (REAL)force[k];
         if (call->stress) memcpy(w->tensors.virials + 9 * i, virial, sizeof virial);
     }
 }

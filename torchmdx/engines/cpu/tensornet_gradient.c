@@ -6,11 +6,11 @@ static void NAME(embed_gradient)(const struct work *w, int64_t b, struct NAME(ro
     BLOCK(w, b);
     const struct tensors *t = &w->tensors;
     const int64_t part = slices * stride1;
-    float *hidden = t->hidden + 2 * at1, *gate = t->gate + 3 * at1;
+    REAL *hidden = t->hidden + 2 * at1, *gate = t->gate + 3 * at1;
     NAME(activate_all)(w, b, gate, room->wide, 3 * slices);
     EACH_CHANNEL(s, a, lane) {
         const N9 g = NAME(load9)(t->gx + at9 + AT9);
-        float *at = room->wide + AT1;
+        REAL *at = room->wide + AT1;
         V dots[3];
         NAME(dot_parts)(g, NAME(load9)(t->mixed + at9 + AT9), dots);
         NAME(store9)(room->nine + AT9,
@@ -22,7 +22,7 @@ static void NAME(embed_gradient)(const struct work *w, int64_t b, struct NAME(ro
     NAME(times_slope_all)(w, b, hidden, room->wider, 2 * slices);
     NAME(linear)(w, b, room, room->wider, 2 * slices, model->gate_in.back, 0, slices, room->wide);
     EACH_CHANNEL(s, a, lane) {
-        float *g = room->wide + AT1;
+        REAL *g = room->wide + AT1;
         NAME(store)(g, NAME(load)(g) * NAME(load)(model->gate_scale + s * SLICE + lane));
         NAME(store)(room->wider + AT1, NAME(squared_norm)(NAME(load9)(t->a + at9 + AT9)));
     }
@@ -70,17 +70,17 @@ static void NAME(descend)(const struct work *w, int64_t b, int64_t l, struct NAM
 static void NAME(read_gradient)(const struct work *w, int64_t b, struct NAME(room) *room)
 {
     BLOCK(w, b);
-    float *x = w->tensors.x[model->layers] + at9;
+    REAL *x = w->tensors.x[model->layers] + at9;
     const int64_t part = slices * stride1;
     NAME(read_norms)(w, b, room->wider);
     EACH_CHANNEL(s, a, lane)
         for (int k = 0; k < 3; k++) {
-            float *g = room->wide + k * part + AT1;
+            REAL *g = room->wide + k * part + AT1;
             NAME(store)(g, NAME(load)(g) * NAME(load)(model->read_scale + (k * slices + s) * SLICE + lane));
         }
     NAME(standardise_gradient)(w, b, room->wider, 3, model->read_epsilon, room->wide);
     EACH_CHANNEL(s, a, lane) {
-        const float *g = room->wide + AT1;
+        const REAL *g = room->wide + AT1;
         NAME(store9)(w->tensors.gx + at9 + AT9,
                      NAME(part_norms_gradient)(NAME(load9)(x + AT9), NAME(load)(g), NAME(load)(g + part),
                                                NAME(load)(g + 2 * part)));

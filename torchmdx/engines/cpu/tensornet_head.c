@@ -3,7 +3,7 @@
    A head is one network; or two, and its output is that of the first times the sigmoid of that of the second. */
 
 /* The norms of the three parts of the last X, [3][slices][block][16]. */
-static void NAME(read_norms)(const struct work *w, int64_t b, float *norms)
+static void NAME(read_norms)(const struct work *w, int64_t b, REAL *norms)
 {
     BLOCK(w, b);
     EACH_CHANNEL(s, a, lane) {
@@ -15,14 +15,14 @@ static void NAME(read_norms)(const struct work *w, int64_t b, float *norms)
 
 /* Outputs [n] of a network of the head from features u, and z, its hidden layers before the activation. */
 static void NAME(head_outputs)(const struct work *w, int64_t b, const struct NAME(room) *room, int64_t network,
-                               const float *u, float *z, float *h, double *outputs)
+                               const REAL *u, REAL *z, REAL *h, double *outputs)
 {
     BLOCK(w, b);
     const int64_t hidden = model->head_layers, width = model->head_slices;
     const struct map *maps = model->heads + network * hidden;
-    const float *last = model->last + network * width * SLICE;
+    const REAL *last = model->last + network * width * SLICE;
     for (int64_t k = 0; k < hidden; k++) {
-        float *to = z + k * width * stride1;
+        REAL *to = z + k * width * stride1;
         NAME(linear)(w, b, room, k ? h : u, k ? width : slices, maps[k].weight, maps[k].bias, width, to);
         NAME(activate_all)(w, b, to, h, width);
     }
@@ -34,20 +34,20 @@ static void NAME(head_outputs)(const struct work *w, int64_t b, const struct NAM
 }
 
 /* The gradient in the features from those in a network's outputs, in g or other; returns which. */
-static float *NAME(head_gradient)(const struct work *w, int64_t b, const struct NAME(room) *room, int64_t network,
-                                  const float *z, const double *outputs, float *g, float *other)
+static REAL *NAME(head_gradient)(const struct work *w, int64_t b, const struct NAME(room) *room, int64_t network,
+                                  const REAL *z, const double *outputs, REAL *g, REAL *other)
 {
     BLOCK(w, b);
     const int64_t hidden = model->head_layers, width = model->head_slices;
     const struct map *maps = model->heads + network * hidden;
-    const float *last = model->last + network * width * SLICE;
+    const REAL *last = model->last + network * width * SLICE;
     for (int64_t s = 0; s < width; s++)
         for (int64_t k = 0; k < n * SLICE; k++)
-            g[s * stride1 + k] = last[s * SLICE + k % SLICE] * (float)outputs[k / SLICE];
+            g[s * stride1 + k] = last[s * SLICE + k % SLICE] * (REAL)outputs[k / SLICE];
     for (int64_t k = hidden - 1; k >= 0; k--) {
         NAME(times_slope_all)(w, b, z + k * width * stride1, g, width);
         NAME(linear)(w, b, room, g, width, maps[k].back, 0, k ? width : slices, other);
-        float *swap = g;
+        REAL *swap = g;
         g = other, other = swap;
     }
     return g;
@@ -69,23 +69,23 @@ static void NAME(atom_energies)(const struct work *w, int64_t b, double outputs[
 }
 
 /* Without a head: the features of the atoms are results, in call->channels, and there are no energies. */
-static void NAME(give_features)(const struct work *w, int64_t b, const float *u)
+static void NAME(give_features)(const struct work *w, int64_t b, const REAL *u)
 {
     BLOCK(w, b);
     for (int64_t a = 0; a < n; a++) {
-        float *to = call->channels + (first + a) * model->width;
+        REAL *to = call->channels + (first + a) * model->width;
         for (int64_t c = 0; c < model->width; c++) to[c] = u[c / SLICE * stride1 + a * SLICE + c % SLICE];
         call->energies[first + a] = 0;
     }
 }
 
 /* Their gradient, from call->pull. */
-static void NAME(take_pull)(const struct work *w, int64_t b, float *u)
+static void NAME(take_pull)(const struct work *w, int64_t b, REAL *u)
 {
     BLOCK(w, b);
-    memset(u, 0, sizeof(float) * (size_t)(slices * stride1));
+    memset(u, 0, sizeof(REAL) * (size_t)(slices * stride1));
     for (int64_t a = 0; a < n; a++) {
-        const float *from = call->pull + (first + a) * model->width;
+        const REAL *from = call->pull + (first + a) * model->width;
         for (int64_t c = 0; c < model->width; c++) u[c / SLICE * stride1 + a * SLICE + c % SLICE] = from[c];
     }
 }
@@ -95,7 +95,7 @@ static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
 {
     BLOCK(w, b);
     const int64_t part = slices * stride1, hidden = model->head_layers * model->head_slices * stride1;
-    float *features = room->wider, *u = features + part, *h = u + part, *other = h + part, *z = other + part;
+    REAL *features = room->wider, *u = features + part, *h = u + part, *other = h + part, *z = other + part;
     double outputs[MOST_NETWORKS][MOST_BLOCK];
     NAME(read_norms)(w, b, room->wide);
     NAME(standardise)(w, b, room->wide, 3, model->read_scale, model->read_offset, model->read_epsilon);
@@ -103,7 +103,7 @@ static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
     if (model->readout_activation)
         NAME(activate_all)(w, b, features, u, slices);
     else
-        memcpy(u, features, sizeof(float) * (size_t)part);
+        memcpy(u, features, sizeof(REAL) * (size_t)part);
     for (int64_t k = 0; k < model->head_networks; k++)
         NAME(head_outputs)(w, b, room, k, u, z + k * hidden, h, outputs[k]);
     if (model->head_networks)
@@ -114,7 +114,7 @@ static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
         NAME(give_features)(w, b, u);
     if (!call->forces || (call->stage == FORWARD && !model->head_networks)) return;
     for (int64_t k = 0; k < model->head_networks; k++) {
-        const float *g = NAME(head_gradient)(w, b, room, k, z + k * hidden, outputs[k], h, other);
+        const REAL *g = NAME(head_gradient)(w, b, room, k, z + k * hidden, outputs[k], h, other);
         EACH_CHANNEL(s, a, lane) {
             V sum = NAME(load)(g + AT1);
             if (k) sum += NAME(load)(u + AT1);

@@ -7,14 +7,14 @@ typedef struct { V v[9]; } NAME(nine);
 #undef EACH_COMPONENT
 #define EACH_COMPONENT(k) _Pragma("GCC unroll 9") for (int k = 0; k < 9; k++)
 
-INLINE N9 NAME(load9)(const float *p)
+INLINE N9 NAME(load9)(const REAL *p)
 {
     N9 x;
     EACH_COMPONENT(k) x.v[k] = NAME(load)(p + k * SLICE);
     return x;
 }
 
-INLINE void NAME(store9)(float *p, N9 x) { EACH_COMPONENT(k) NAME(store)(p + k * SLICE, x.v[k]); }
+INLINE void NAME(store9)(REAL *p, N9 x) { EACH_COMPONENT(k) NAME(store)(p + k * SLICE, x.v[k]); }
 
 INLINE N9 NAME(add9)(N9 x, N9 y)
 {
@@ -87,7 +87,7 @@ INLINE N9 NAME(to_matrix)(N9 c)
 
 INLINE N9 NAME(from_matrix)(N9 m)
 {
-    V s = (m.v[0] + m.v[4] + m.v[8]) * (1.0f / 3.0f);
+    V s = (m.v[0] + m.v[4] + m.v[8]) * ((REAL)1 / 3);
     return (N9){{s, (m.v[7] - m.v[5]) * 0.5f, (m.v[2] - m.v[6]) * 0.5f, (m.v[3] - m.v[1]) * 0.5f, m.v[0] - s,
                  (m.v[1] + m.v[3]) * 0.5f, (m.v[2] + m.v[6]) * 0.5f, m.v[4] - s, (m.v[5] + m.v[7]) * 0.5f}};
 }
@@ -95,7 +95,7 @@ INLINE N9 NAME(from_matrix)(N9 m)
 /* Gradient in the entries from the gradient in the components: the adjoint of from_matrix. */
 INLINE N9 NAME(to_matrix_gradient)(N9 g)
 {
-    V trace = (g.v[0] - g.v[4] - g.v[7]) * (1.0f / 3.0f);
+    V trace = (g.v[0] - g.v[4] - g.v[7]) * ((REAL)1 / 3);
     return (N9){{trace + g.v[4], (g.v[5] - g.v[3]) * 0.5f, (g.v[6] + g.v[2]) * 0.5f, (g.v[5] + g.v[3]) * 0.5f,
                  trace + g.v[7], (g.v[8] - g.v[1]) * 0.5f, (g.v[6] - g.v[2]) * 0.5f, (g.v[8] + g.v[1]) * 0.5f, trace}};
 }

@@ -6,11 +6,11 @@
     const struct layer *layer = model->each_layer + (l);                          \
     const int64_t i = first + a, from = call->row_ptr[i], to = from + edges->count[i]; \
     const int64_t here = at9 + s * stride9 + a * NINE + lane;                     \
-    const float *own = layer->own + s * 3 * SLICE + lane;                         \
+    const REAL *own = layer->own + s * 3 * SLICE + lane;                         \
     V total[3] = {NAME(load)(own), NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE)}
 
 /* M_i = (sum_j f(r_ij) + f(0)) Y_i, and, in `product`, P / (|P|^2 + 1) with P the product of Y and M. */
-static void NAME(own_message_sum)(const struct work *w, int64_t b, int64_t l, const V factor[], float *product)
+static void NAME(own_message_sum)(const struct work *w, int64_t b, int64_t l, const V factor[], REAL *product)
 {
     BLOCK(w, b);
     for (int64_t s = 0; s < slices; s++)
@@ -18,7 +18,7 @@ static void NAME(own_message_sum)(const struct work *w, int64_t b, int64_t l, co
             for (int64_t lane = 0; lane < SLICE; lane += LANES) {
                 OWN_ROW(w, l);
                 for (int64_t e = from; e < to; e++) {
-                    const float *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
+                    const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
                     const V t = NAME(all)(edges->t[e]);
 #pragma GCC unroll 3
                     for (int part = 0; part < 3; part++) total[part] += NAME(filter)(f + part * PART, t);
@@ -42,7 +42,7 @@ static void NAME(own_message_gradient)(const struct work *w, int64_t b, int64_t 
                 V dots[3];
                 NAME(dot_parts)(g, NAME(load9)(w->tensors.y[l] + here), dots);
                 for (int64_t e = from; e < to; e++) {
-                    const float *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
+                    const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
                     const V t = NAME(all)(edges->t[e]);
                     V along = {0};
 #pragma GCC unroll 3
@@ -53,7 +53,7 @@ static void NAME(own_message_gradient)(const struct work *w, int64_t b, int64_t 
                     }
                     edges->slope[e] += NAME(sum)(along);
                 }
-                float *gy = w->tensors.gy + here;
+                REAL *gy = w->tensors.gy + here;
                 NAME(store9)(gy, NAME(add9)(NAME(load9)(gy), NAME(scale_parts)(g, total[0], total[1], total[2])));
             }
 }

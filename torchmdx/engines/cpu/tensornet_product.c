@@ -6,17 +6,17 @@
 #undef PER_SLICE
 #define PER_SLICE (SLICE / LANES)
 
-/* Where the rows of a product are: row r at in + offset[r] of each slice of channels, stride floats apart. */
+/* Where the rows of a product are: row r at in + offset[r] of each slice of channels, stride numbers apart. */
 struct NAME(rows) {
     int64_t count, stride;
     const int32_t *offset;
 };
 
-INLINE void NAME(tile)(const float *in, int64_t in_stride, const int32_t *offset, int64_t inner, const float *matrix,
-                       float *out, int64_t out_stride, const float *bias, int rows, int columns)
+INLINE void NAME(tile)(const REAL *in, int64_t in_stride, const int32_t *offset, int64_t inner, const REAL *matrix,
+                       REAL *out, int64_t out_stride, const REAL *bias, int rows, int columns)
 {
     V sum[ROWS][COLUMNS * PER_SLICE];
-    const float *row[ROWS];
+    const REAL *row[ROWS];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
         row[r] = in + offset[r];
@@ -58,18 +58,22 @@ INLINE void NAME(tile)(const float *in, int64_t in_stride, const int32_t *offset
 #elif ROWS == 6
 #define TILES(columns) TILE(1, columns) TILE(2, columns) TILE(3, columns) TILE(4, columns) TILE(5, columns) \
     TILE(6, columns)
-#else
+#elif ROWS == 3
+#define TILES(columns) TILE(1, columns) TILE(2, columns) TILE(3, columns)
+#elif ROWS == 2
 #define TILES(columns) TILE(1, columns) TILE(2, columns)
+#else
+#define TILES(columns) TILE(1, columns)
 #endif
 
-static void NAME(wide_tile)(const float *in, int64_t in_stride, const int32_t *offset, int64_t inner,
-                            const float *matrix, float *out, int64_t out_stride, const float *bias, int64_t rows)
+static void NAME(wide_tile)(const REAL *in, int64_t in_stride, const int32_t *offset, int64_t inner,
+                            const REAL *matrix, REAL *out, int64_t out_stride, const REAL *bias, int64_t rows)
 {
     switch (rows) { TILES(COLUMNS) }
 }
 
-static void NAME(narrow_tile)(const float *in, int64_t in_stride, const int32_t *offset, int64_t inner,
-                              const float *matrix, float *out, int64_t out_stride, const float *bias, int64_t rows)
+static void NAME(narrow_tile)(const REAL *in, int64_t in_stride, const int32_t *offset, int64_t inner,
+                              const REAL *matrix, REAL *out, int64_t out_stride, const REAL *bias, int64_t rows)
 {
     switch (rows) { TILES(1) }
 }
@@ -78,8 +82,8 @@ static void NAME(narrow_tile)(const float *in, int64_t in_stride, const int32_t 
 #undef TILES
 
 /* out = in W + bias: rows of `inner` slices of channels, `outer` slices of outputs. */
-static void NAME(product)(const float *in, int64_t in_stride, const int32_t *offset, int64_t rows, int64_t inner,
-                          const float *matrix, const float *bias, int64_t outer, float *out, int64_t out_stride)
+static void NAME(product)(const REAL *in, int64_t in_stride, const int32_t *offset, int64_t rows, int64_t inner,
+                          const REAL *matrix, const REAL *bias, int64_t outer, REAL *out, int64_t out_stride)
 {
     const int64_t tiles = (rows + ROWS - 1) / ROWS;
     for (int64_t c = 0; c < outer;) {
@@ -111,8 +115,8 @@ static void NAME(find_places)(struct NAME(places) *places)
 }
 
 /* One matrix per part, or its transpose, for the first n atoms of a block. */
-static void NAME(mix)(const struct NAME(places) *places, int64_t slices, int64_t stride, int64_t n, const float *in,
-                      const struct map maps[3], int back, float *out)
+static void NAME(mix)(const struct NAME(places) *places, int64_t slices, int64_t stride, int64_t n, const REAL *in,
+                      const struct map maps[3], int back, REAL *out)
 {
     static const int width[3] = {1, 3, 5};
     for (int part = 0; part < 3; part++)

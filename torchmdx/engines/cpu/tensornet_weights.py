@@ -1,4 +1,4 @@
-"""The weights of TensorNet and TensorNet2 as tensornet.h describes them: float32, padded to slices of 16 channels.
+"""The weights of TensorNet and TensorNet2 as tensornet.h describes them, padded to slices of 16 channels.
 
 A padded channel has zero weights as input and as output, so it is zero in every tensor and in every gradient.
 """
@@ -11,7 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.filter_table import DEGREE, TabulatedFilters
+from torchmdx.engines.filter_table import TabulatedFilters
+from torchmdx.engines.hermite import FIFTH, NINTH
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.interaction import Interaction
@@ -21,13 +22,14 @@ from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.models.tensors import PartwiseLinear
 from torchmdx.runtime.c_arrays import CPU, address
 
-SLICE, TERMS = 16, 6
+SLICE = 16
+TERMS = {torch.float32: 6, torch.float64: 10}  # of a filter's polynomial, by the type of all numbers
 MOST_LAYERS = 64  # as in tensornet.h
 MOST_NETWORKS = 2  # of a head
 # The numbers of tensornet.h.
 ACTIVATION_NUMBERS = {"silu": 0, "swish": 0, "ssp": 1, "tanh": 2, "sigmoid": 3, "mish": 4}
 POINTER, INTEGER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-assert DEGREE + 1 == TERMS
+assert list(TERMS.values()) == [FIFTH.degree + 1, NINTH.degree + 1]
 assert set(ACTIVATION_NUMBERS) == set(ACTIVATIONS)
 assert MOST["num_layers"] <= MOST_LAYERS
 
@@ -52,7 +54,7 @@ class ModelStruct(ctypes.Structure):
         *((name, INTEGER) for name in ("activation", "reflections")),
         *((name, INTEGER) for name in ("head_networks", "readout_activation", "charge_factor", "gathers")),
         ("stretch", REAL * 3),
-        *((name, REAL) for name in ("alpha", "cutoff", "gate_epsilon", "read_epsilon", "scale", "shift")),
+        *((name, REAL) for name in ("alpha", "origin", "cutoff", "gate_epsilon", "read_epsilon", "scale", "shift")),
         ("last_bias", REAL * MOST_NETWORKS),
         *((name, POINTER) for name in ("references", "real", "targets", "sources", "table", "own")),
         *((name, POINTER) for name in ("gate_scale", "gate_offset", "read_scale", "read_offset", "last")),
@@ -71,6 +73,8 @@ class TensorNetWeights:
 
     def __init__(self, potential: Potential, table: TabulatedFilters, *, head: bool = True) -> None:
         self._kept: list[object] = []  # what the structure points to
+        self.dtype = potential.dtype
+        assert table.coefficients.shape[2] == TERMS[self.dtype]
         network, config = cast(TensorNet | TensorNet2, potential.network), potential.config
         width, embedding = config.num_channels, network.embedding
         channels = padded_size(width)
@@ -81,11 +85,11 @@ class TensorNetWeights:
         m.readout_activation, m.charge_factor = config.readout_activation, config.charge_factor
         m.gathers = config.messages == "source"
         m.stretch[:] = table.stretch.coefficients
-        m.alpha, m.cutoff = table.stretch.alpha, table.stretch.cutoff
+        m.alpha, m.origin, m.cutoff = table.stretch.alpha, table.origin, table.stretch.cutoff
         m.gate_epsilon, m.read_epsilon = embedding.norm.eps, network.norm.eps
         m.scale, m.shift = float(potential.scale), float(potential.shift)
         m.references = self._keep(potential.reference_energies.detach().clone(), torch.float64)
-        m.real = self._vector(torch.ones(width, dtype=torch.float32, device=CPU), channels)
+        m.real = self._vector(torch.ones(width, device=CPU), channels)
         elements = embedding.elements.weight.detach().double()
         of_target, of_source = embedding.pair.weight.detach().double().split(width, dim=1)
         bias = embedding.pair.bias.detach().double()
@@ -128,8 +132,10 @@ class TensorNetWeights:
         m.last = self._keep(padded(torch.cat([last.weight for last in lasts]), len(lasts), width))
         m.last_bias[: len(lasts)] = [float(last.bias.detach()) for last in lasts]
 
-    def _keep(self, values: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        values = values.detach().contiguous()
+    def _keep(self, values: Tensor, dtype: torch.dtype | None = None) -> int:
+        """The address of a copy in a dtype; None: that of the potential."""
+        dtype = dtype or self.dtype
+        values = values.detach().to(dtype).contiguous()
         self._kept.append(values)
         return address("weights", values, dtype)
 
@@ -163,8 +169,8 @@ def padded_size(count: int) -> int:
 
 
 def padded(values: Tensor, *shape: int) -> Tensor:
-    """Values in the leading corner of a tensor of zeros, float32."""
-    out = torch.zeros(shape, dtype=torch.float32, device=CPU)
+    """Values in the leading corner of a tensor of zeros."""
+    out = torch.zeros(shape, dtype=values.dtype, device=CPU)
     out[tuple(slice(size) for size in values.shape)] = values.detach()
     return out
 

@@ -45,9 +45,8 @@ class CpuPriorEngine:
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         # By type: a class derived from Coulomb may compute another energy.
-        direct = coulomb.available()
-        self.direct = [prior for prior in priors if direct and type(prior) is Coulomb]
-        self.others = [prior for prior in priors if not direct or type(prior) is not Coulomb]
+        self.direct = [prior for prior in priors if type(prior) is Coulomb and coulomb.available()]
+        self.others = [prior for prior in priors if prior not in self.direct]
 
     def reserve(self, capacity: int) -> None:
         pass  # the first run allocates

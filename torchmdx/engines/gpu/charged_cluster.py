@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 
 MAIN, HEADER = "charged_cluster.cu", "charged_cluster_block.cuh"
+HEADERS = ("one_launch*.cuh", "charged_*.cuh")
 # What they begin and end with: charged_cluster.cu.
 EMBED, MIDDLE, LAYER, LAST = "charged_embed", "charged_middle", "charged_layer", "charged_last"
 OUTPUT, MIDDLE_GRADIENT, GRADIENT = "charged_output", "charged_middle_gradient", "charged_gradient"
 NAMES = (EMBED, MIDDLE, LAYER, LAST, OUTPUT, MIDDLE_GRADIENT, GRADIENT)
-BACK = (OUTPUT, MIDDLE_GRADIENT, GRADIENT)
 
 
 class Charged(ctypes.Structure):
@@ -59,16 +59,18 @@ class GivenStruct(ctypes.Structure):
 
 
 @functools.cache
-def launcher(device: torch.device, name: str, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
+def launcher(
+    device: torch.device, name: str, constants: tuple[tuple[str, int], ...], main: str = MAIN, *, together: bool = False
+) -> ClusterKernel:
     """A kernel on a device, compiled once with these constants by NVRTC, and kept in the cache.
 
     Raises CompileError, CacheError or DriverError.
     """
-    paths = (*sorted(SOURCES.glob("one_launch*.cuh")), *(SOURCES / other for other in (HEADER, MAIN)))
+    paths = (SOURCES / main, *(path for pattern in HEADERS for path in sorted(SOURCES.glob(pattern))))
     files = {path.name: path.read_text() for path in paths}
-    code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
+    code = cubin(main, files, ARCHITECTURE, dict(constants))
     return ClusterKernel(
-        code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=False
+        code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=together
     )
 
 
@@ -148,10 +150,10 @@ class ChargedClusters:
         charges = model.charged.equilibrations
         stages = range(len(w.layers) + 1)
         self.plan, self.kernels = plan, kernels
-        floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
-        room = (MOST_SHARED_BYTES // 4 - floats) // EDGE_FLOATS // 4 * 4
+        self.floats = plan.floats + plan.per * (3 * CHANNELS + 3 * WIDE) + 8 * CHANNELS + 2 * CHARGES + 2 * WIDE
+        room = (MOST_SHARED_BYTES // 4 - self.floats) // EDGE_FLOATS // 4 * 4
         edge_room = min(room, -(-slots // 4) * 4)
-        self.shared_bytes = 4 * (floats + EDGE_FLOATS * edge_room)
+        self.shared_bytes = 4 * (self.floats + EDGE_FLOATS * edge_room)
         self.memory = {
             "vectors": packing.pack_vectors(w, usual=True),
             "table": packing.pack_table(w.table),
@@ -174,7 +176,7 @@ class ChargedClusters:
         self.fixed |= {"per": plan.per, "lanes": plan.lanes, "chunk": plan.chunk, "last_interval": w.num_intervals - 1}
         self.fixed |= {"gate_epsilon": model.epsilons[0], "read_epsilon": model.epsilons[1]}
         self.own_fixed = dict(charge_epsilon=charges[0].epsilon, least=LEAST_SHARE, slack=charges[0].slack)
-        self.own_fixed["more_head"] = w.head.num_layers - 1
+        self.own_fixed |= {"more_head": w.head.num_layers - 1, "pull_parts": 1}
 
     @classmethod
     def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
@@ -189,39 +191,34 @@ class ChargedClusters:
         return cls(model, kernels, plan, num_atoms, slots)
 
     def launch(self, name: str, chain: ChargedRowChain, k: int = 0) -> None:
-        """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last.
+        """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last."""
+        given = GivenStruct(self.common(chain), self.stage(chain, k))
+        self.kernels[name].launch(self.plan.clusters, self.shared_bytes, given)
 
-        Forward it makes them; back it starts from the gradient in them.
-        """
-        e, out = chain.edges, chain.buffers
+    def common(self, chain: ChargedRowChain) -> OneLaunchStruct:
+        e = chain.edges
         given: dict[str, Tensor] = dict(
             positions=chain.positions, cell=chain.cell, charge=chain.total_charge, numbers=chain.numbers,
             system=chain.system, row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts,
-            energies=out.energies, weights=self.weights[k], **self.memory,
+            energies=chain.buffers.energies, **self.memory,
         )  # fmt: skip
         wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
-        common = OneLaunchStruct(**_addresses(given), **self.fixed, **wide)
-        own = _addresses(self._own(chain, k, back=name in BACK))
-        self.kernels[name].launch(
-            self.plan.clusters,
-            self.shared_bytes,
-            GivenStruct(common, Charged(**own, **self.own_fixed, cutoff=chain.cutoff)),
-        )
+        return OneLaunchStruct(**addresses(given), **self.fixed, **wide)
 
-    def _own(self, chain: ChargedRowChain, k: int, *, back: bool) -> dict[str, Tensor]:
-        """What `struct Charged` names."""
-        b, g, q, before = chain.b, chain.gradient, chain.q, max(k - 1, 0)
-        last, here = len(b.x) - 1, k if back else before  # x: of the gradient, or of the layer that makes the next one
+    def stage(self, chain: ChargedRowChain, k: int) -> Charged:
+        b, g, q, before, last = chain.b, chain.gradient, chain.q, max(k - 1, 0), len(chain.b.x) - 1
         charged = min(k, len(self.charge_vectors) - 1, len(q.first) - 1)
-        return dict(
-            knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden, gate=b.gate, mixed=g.mixed,
-            x=b.x[here], inverse=b.inverse_of(here), next_x=b.x[k], next_inverse=b.inverse_of(k),
+        own: dict[str, Tensor] = dict(
+            weights=self.weights[k], knot=b.knot, place=b.place, lengths=b.stretch, a=b.a, hidden=b.hidden,
+            gate=b.gate, mixed=g.mixed, x=b.x[before], next_x=b.x[k], next_inverse=b.inverse_of(k),
             y=b.y[before], next_y=b.y[min(k, last - 1)], gy=b.p, gm=g.m[before], d=g.d[before], g=g.x,
             z3=q.z3[before], first=q.first[charged], second=q.second[charged], proposed=q.proposed[charged],
             gq=chain.pull_on(k), pull=g.pull, half=g.half, charge_vectors=self.charge_vectors[charged],
-            statistics=self.statistics[k], **self.own_memory,
+            statistics=self.statistics[k],
         )  # fmt: skip
+        return Charged(**addresses(own | self.own_memory), **self.own_fixed, cutoff=chain.cutoff)
 
 
-def _addresses(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def addresses(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Where they lie, by the names of a structure's members."""
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}

@@ -138,7 +138,7 @@ class ChargedWeights:
             )
 
 
-def _whole(matrix: Split) -> Tensor:
+def whole(matrix: Split) -> Tensor:
     """The matrix that was divided exactly into two parts."""
     return matrix.big + matrix.small
 
@@ -157,12 +157,12 @@ class RowCharges:
     @classmethod
     def of(cls, w: ChargeWeights) -> RowCharges:
         return cls(
-            first=_whole(w.first_back),
-            first_back=_whole(w.first),
-            second=_whole(w.second_back),
-            second_back=_whole(w.second),
-            third=_whole(w.third_back),
-            third_back=_whole(w.third),
+            first=whole(w.first_back),
+            first_back=whole(w.first),
+            second=whole(w.second_back),
+            second_back=whole(w.second),
+            third=whole(w.third_back),
+            third_back=whole(w.third),
         )
 
 
@@ -180,5 +180,5 @@ class RowWeights:
         return cls(
             charges=tuple(RowCharges.of(each) for each in w.equilibrations),
             shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),
-            middle=tuple(_whole(f.middle) for f in w.filters),
+            middle=tuple(whole(f.middle) for f in w.filters),
         )

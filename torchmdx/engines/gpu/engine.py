@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -22,10 +23,14 @@ from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
 
+if TYPE_CHECKING:
+    from torchmdx.engines.gpu.with_priors import GpuPriorEngine
+
 log = logging.getLogger(__name__)
 
 # What is raised where kernels of CUDA C++ cannot be had.
 UNAVAILABLE: tuple[type[Exception], ...] = (CompileError, CacheError, DriverError)
+SEVERAL = "few atoms are evaluated in several launches"
 
 
 def kernels_for(potential: Potential) -> type[FastTensorNet]:
@@ -65,14 +70,14 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
     if isinstance(model, FastTensorNet2) and plan.edge_maps:
         _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")
     model.allocate(batch.num_atoms, batch.num_systems, capacity, elements=elements, plan=plan)
-    if isinstance(model, FastTensorNet2) and plan.clusters is not None:
-        _take(model, model.use_clusters, "few atoms are evaluated by Triton's kernels")
     if plan.atom_tiles:
         _take(model, model.use_tiles, "products with weights are launched one by one")
     if plan.one_launch:
         # Only the driver knows whether all blocks have room.
         use = functools.partial(model.use_one_launch, virials=stress)
-        _take(model, use, "few atoms are evaluated in several launches", ValueError)
+        _take(model, use, SEVERAL, ValueError)
+    if isinstance(model, FastTensorNet2) and plan.clusters is not None and model.single is None:
+        _take(model, model.use_clusters, "few atoms are evaluated by Triton's kernels")
 
 
 def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: type[Exception]) -> None:
@@ -87,6 +92,23 @@ def _take(model: FastTensorNet, use: Callable[[], None], otherwise: str, *more: 
 def planned_for(model: FastTensorNet, plan: Plan | None) -> Plan | None:
     """A plan with the kernels for the capacity of the last `allocate`."""
     return None if plan is None else plan.with_kernels(model.plan, model.capacity)
+
+
+def launches_of(model: FastTensorNet) -> str:
+    """For the name of an engine: whether its kernels are one launch, or why they are not, against the plan."""
+    if model.single is not None:
+        return ", one launch"
+    reasons = [outcome for outcome in model.outcomes if outcome.startswith(SEVERAL)]
+    return f", several launches: {reasons[0].partition(': ')[2]}" if reasons else ""
+
+
+def gave_up(engine: GpuEngine | GpuPriorEngine) -> bool:
+    """Whether blocks of one launch did not wait to the end. Then `alone` becomes False."""
+    single = engine.model.single
+    if single is None or not single.gave_up():
+        return False
+    engine.alone = False
+    return True
 
 
 def within_of(batch: Batch) -> Tensor | None:
@@ -113,22 +135,14 @@ class GpuEngine:
     def reserve(self, capacity: int) -> None:
         allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
         self.plan = planned_for(self.model, self.plan)
-        self.name = f"kernels, {self.model.precision_used}"
-        if self.model.one_launch is not None:
-            self.name += ", one launch"
-        elif self.model.plan.one_launch:
-            self.name += f", several launches: {self.model.outcomes[-1].partition(': ')[2]}"
+        self.name = f"kernels, {self.model.precision_used}{launches_of(self.model)}"
 
     def gave_up(self) -> bool:
         """Whether a launch ended with NaN, because other work kept some of its blocks from starting; reads the device.
 
         Then the engine takes several launches from the next `reserve` on.
         """
-        single = self.model.one_launch
-        if single is None or not single.gave_up():
-            return False
-        self.alone = False
-        return True
+        return gave_up(self)
 
     def place_results(self, energy: Tensor, energies: Tensor, forces: Tensor) -> None:
         """Writes results into these tensors until the next `reserve`: [S] and [N] float64, [N,3] float32."""

@@ -118,6 +118,8 @@ def planned(
 class OneLaunch:
     """The kernel with a model's weights and memory for one number of atoms, systems and edges."""
 
+    needs_forces = False  # whether it serves no energies alone
+
     def __init__(
         self,
         model: FastTensorNet,

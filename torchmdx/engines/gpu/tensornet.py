@@ -48,6 +48,7 @@ from torchmdx.neighbors.edges import Edges
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.atom_tiles import TileKernels
+    from torchmdx.engines.gpu.charged_launch import ChargedLaunch
     from torchmdx.engines.gpu.element_functions import ElementFunctions, PresentElements
     from torchmdx.engines.gpu.many_atoms import Chain
     from torchmdx.engines.gpu.one_launch import OneLaunch
@@ -94,6 +95,7 @@ class FastTensorNet:
 
         self.config = potential.config
         self.device, self.priors = potential.device, priors
+        self.between = priors  # whether these need several launches
         self.machine = Machine.of(self.device, code=False)
         self.precision, self.dot_precision = precision, PRECISIONS[precision]
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
@@ -201,6 +203,11 @@ class FastTensorNet:
             raise RuntimeError("allocate must be called before use_one_launch")
         self.one_launch = OneLaunch.made(self, self.buffers, virials=virials)
 
+    @property
+    def single(self) -> OneLaunch | ChargedLaunch | None:
+        """The kernel that `run` takes for all of its work, if there is one."""
+        return self.one_launch
+
     def use_tiles(self) -> None:
         """Makes `run` of many atoms take the kernels of atom_tiles.py, unless memory counts.
 
@@ -245,9 +252,9 @@ class FastTensorNet:
             raise ValueError("forces need the buffers of the gradient: allocate(..., forces=True)")
         if not self.config.charge_factor:
             charge = self.no_charge
-        single = self.one_launch
-        if single and (single.virials or not virial) and between is None and within is None:
-            wanted = forces or virial
+        single, wanted = self.single, forces or virial
+        served = single and (single.virials or not virial) and (wanted or not single.needs_forces)
+        if single and served and between is None and within is None:
             single.run(positions, atomic_numbers, system_index, cell, charge, edges, forces=wanted)
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
@@ -268,7 +275,7 @@ class FastTensorNet:
     def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
         """The kernels for so much work. tiles: launch sizes; None: the fastest."""
         kind = self.network_type.__name__
-        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.priors, tiles=tiles)
+        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.between, tiles=tiles)
 
     def chain_type(self, buffers: Buffers) -> type:
         """The class of the launches: one program per atom, or blocks of atoms."""

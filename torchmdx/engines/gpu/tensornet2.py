@@ -7,8 +7,9 @@ reads z₂; for more rows it evaluates z₂ again, some rows at a time. On an H1
 (edge_maps.py): without pieces, and with the slopes of z₂'s activation in place of z₂.
 
 Few atoms of one system take fewer kernels, with one program per atom (charged_rows.py). On an H100 or H200, clusters of
-blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`); with more edges,
-the network of edges is evaluated as for many atoms.
+blocks do the same for networks of the usual width (charged_cluster.py, `FastTensorNet2.use_clusters`), or everything in
+one launch, with Coulomb energies of the charges (charged_launch.py); with more edges, the network of edges is evaluated
+as for many atoms.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from torchmdx.engines.gpu.buffers import Buffers
 from torchmdx.engines.gpu.charge_buffers import ChargeScratch
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan import KernelPlan
+from torchmdx.engines.plan.decide import between_passes
 from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_cluster import ChargedClusters
+    from torchmdx.engines.gpu.charged_launch import ChargedLaunch
     from torchmdx.engines.gpu.charged_weights import RowWeights
     from torchmdx.engines.gpu.edge_maps import EdgeMaps
+    from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
 
 class FastTensorNet2(FastTensorNet):
@@ -58,6 +62,22 @@ class FastTensorNet2(FastTensorNet):
         self.edge_maps: EdgeMaps | None = None
         self.row_weights: RowWeights | None = None
         self.clusters: ChargedClusters | None = None
+        self.charged_launch: ChargedLaunch | None = None
+        self.between = priors and between_passes("TensorNet2", potential.prior_configs)
+        self.coulomb: DirectCoulomb | None = None  # that of a single launch, from who evaluates priors
+
+    @property
+    def single(self) -> ChargedLaunch | None:
+        return self.charged_launch
+
+    def use_one_launch(self, *, virials: bool = False) -> None:
+        from torchmdx.engines.gpu.charged_launch import ChargedLaunch
+
+        if self.buffers is None:
+            raise RuntimeError("allocate must be called before use_one_launch")
+        if virials or (self.priors and self.coulomb is None):
+            raise ValueError("one launch of a TensorNet2 has no virials, and no priors but one of Coulomb energies")
+        self.charged_launch = ChargedLaunch.made_for(self, self.buffers, self.coulomb)
 
     def use_edge_maps(self) -> None:
         """Makes `run` of many edges take the kernels of edge_maps.py from the next `allocate` on.
@@ -101,7 +121,7 @@ class FastTensorNet2(FastTensorNet):
     ) -> Buffers:
         """elements: not used. Sums by elements cancel, and tensor cores round them too coarsely for charges."""
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, plan=plan)
-        self.clusters = None
+        self.clusters = self.charged_launch = None
         if buffers.sizes.one_program_per_atom:
             self._pack_rows()
         self.neutral = buffers.sizes.new(max(num_systems, 1))  # the total charge that messages see

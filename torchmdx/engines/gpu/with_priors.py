@@ -17,8 +17,9 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.gpu.branches import Branch, beside
-from torchmdx.engines.gpu.engine import allocate, planned_for, within_of
+from torchmdx.engines.gpu.engine import allocate, gave_up, launches_of, planned_for, within_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
+from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.pairs.energy import strained_positions
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
@@ -51,9 +52,14 @@ WITHOUT_CHARGES = (ZBL, D2, D3)  # priors that read no charges
 class GpuPriorEngine:
     """TensorNet or TensorNet2 in fused kernels on a GPU, and priors.
 
-    Gradients of priors with respect to predicted charges enter the fused backward pass.
+    Gradients of priors with respect to predicted charges enter the fused backward pass. Few atoms of a TensorNet2 whose
+    only prior is a Coulomb energy of all pairs may be one launch.
+
+    Attributes:
+        alone: As for `GpuEngine`.
     """
 
+    alone = False
     plan: Plan | None = None
 
     def __init__(self, model: FastTensorNet, potential: Potential, batch: Batch, *, stress: bool) -> None:
@@ -71,6 +77,8 @@ class GpuPriorEngine:
         coulombs.sort(key=lambda prior: prior.config.charges != "predicted")
         self.direct = [(prior, self._made_for(prior)) for prior in coulombs]
         summed = [prior for prior, direct in self.direct if prior.splitting is not None and direct.periodic]
+        if isinstance(model, FastTensorNet2) and not model.between:
+            model.coulomb = self.direct[0][1]
         self.reciprocal = {prior: self._sum_for(prior) for prior in summed}
         new = batch.positions.new_zeros
         self.forces = new(batch.num_atoms, 3, dtype=torch.float32)
@@ -99,16 +107,24 @@ class GpuPriorEngine:
     def reserve(self, capacity: int) -> None:
         self.reverse = torch.zeros(capacity, dtype=torch.int32, device=self.batch.positions.device)
         if self.near is None:
-            allocate(self.model, self.batch, capacity, stress=self.stress)
+            allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
             self.plan = planned_for(self.model, self.plan)
+            self.name = f"kernels and priors, {self.model.precision}{launches_of(self.model)}"
         else:
             self.near.capacity = None
+
+    def gave_up(self) -> bool:
+        """As `GpuEngine.gave_up`."""
+        return gave_up(self)
 
     @runs_on(device_of_positions)
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         batch = replace(self.batch, positions=positions, cell=cell)
         inner = edges if self.near is None else self._nearer(batch, edges)
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, inner)
+        if self.model.single is not None and forces:
+            found = self.model.run(*inputs)
+            return Outputs(found.energy, found.energies, found.forces, None)
         virial, within = self.stress and forces, within_of(batch)
         with beside(positions.device, BRANCH) as branch:
             priors = _Priors(self, batch, edges, forces, virial, branch)

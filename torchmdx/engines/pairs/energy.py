@@ -9,6 +9,7 @@ bits. Nothing is read on the host, and all shapes are determined by the capacity
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.evaluation.derivatives import EnergyParts, Result, differentiate_energy, strained_cell
 from torchmdx.models.energy_head import GatedHead, ScalarHead
+from torchmdx.models.heads import HeadTable
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Lattice
 from torchmdx.neighbors.edges import Edges
@@ -65,8 +67,10 @@ def pairwise_energy(
     return sum_rows(energies, batch.system_index, batch.num_systems), energies, charges
 
 
-def _outputs(head: ScalarHead | GatedHead, features: Tensor) -> Tensor:
-    """Outputs [N] of a head."""
+def _outputs(head: ScalarHead | GatedHead | HeadTable, features: Tensor) -> Tensor:
+    """Outputs [N] of a head, or of the heads of the atoms."""
+    if isinstance(head, HeadTable):
+        return head.chosen([_outputs(cast(ScalarHead, part), features) for part in head.parts])
     if isinstance(head, GatedHead):
         found = through(head.layers, features) * torch.sigmoid(through(head.gates, features))
     else:

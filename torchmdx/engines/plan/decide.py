@@ -120,8 +120,8 @@ def plan(
 
 def _built_in(request: Request) -> Plan:
     found = _empty(request, EXACT, "float64 takes the exact model")
-    if request.precision == "float64":
-        return replace(found, stages=(_exact("the reference; fused kernels and C code have float32"),))
+    if request.precision == "float64" and request.machine.is_gpu:
+        return replace(found, stages=(_exact("the reference; fused kernels have float32"),))
     on_device = _on_gpu if request.machine.is_gpu else _on_cpu
     return on_device(found, request.network, request.config, request.priors)
 
@@ -192,8 +192,8 @@ def why_not_compiled(network: Network, machine: Machine) -> str | None:
         return f"its network must be a {', a '.join(KINDS.values())}, got a {network.kind}"
     if (reason := network.unknown or _why_not_head(network)) is not None:
         return reason
-    if network.dtype != "float32":
-        return f"its weights must be torch.float32, got torch.{network.dtype}"
+    if network.dtype not in ("float32", "float64"):
+        return f"its weights must be torch.float32 or torch.float64, got torch.{network.dtype}"
     return None if machine.compiled else "it needs the compiled library"
 
 
@@ -203,8 +203,10 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
         why = "fused kernels, priors separately" if priors else "fused kernels"
-        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=bool(priors))
-        stages = (*kernels.stages, *_priors(priors, "Triton"), *_near(config, found.work))
+        between = between_passes(network.kind, priors)
+        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=between)
+        beside = [] if kernels.one_launch else _priors(priors, "Triton")
+        stages = (*kernels.stages, *beside, *_near(config, found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     if precision in ON_KERNELS:
         raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
@@ -218,12 +220,14 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
     reason, machine = why_not_compiled(network, found.machine), found.machine
     if reason is None:
         why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"
-        stage = Stage("network", "C, one call", "float32 weights of a network that it serves", "engines/pairs")
+        stage = Stage("network", "C, one call", f"{network.dtype} weights of a network that it serves", "engines/pairs")
         kernel = "C" if machine.pair_kernels else ""
         if network.kind == "QET":
             why = "features in C on the CPU, equilibration and head between the passes"
             stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
         return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
+    if found.precision == "float64":
+        return replace(found, why=f"float64 takes the exact model: {reason}", stages=(_exact(reason),))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
     return _general(found, network, reason, pairs=machine.pair_kernels or network.kind != "TensorNet2")
 
@@ -238,6 +242,17 @@ def _general(found: Plan, network: Network, reason: str, *, pairs: bool = True) 
 
 def _exact(why: str) -> Stage:
     return Stage("network", "the exact model, by autograd", why)
+
+
+def between_passes(kind: str, priors: Sequence[PriorConfig]) -> bool:
+    """Whether there are priors that no single launch of this kind of network evaluates.
+
+    That of a TensorNet2 has Coulomb energies of predicted charges, of all pairs where nothing is periodic.
+    """
+    if kind != "TensorNet2" or len(priors) != 1 or not isinstance(priors[0], CoulombConfig):
+        return bool(priors)
+    prior = priors[0]
+    return type(prior) is not CoulombConfig or prior.charges != "predicted" or prior.cut_in_vacuum
 
 
 def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:

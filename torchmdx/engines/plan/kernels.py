@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.engines.plan import serves
-from torchmdx.engines.plan.clusters import SHARES, AtomClusters, ClusterNetwork
+from torchmdx.engines.plan import few_atoms, serves
+from torchmdx.engines.plan.clusters import AtomClusters
 from torchmdx.engines.plan.launch_sizes import TILE_ATOMS, Tiles, launch_sizes
 from torchmdx.engines.plan.machine import Machine
 from torchmdx.engines.plan.padding import padded_charges, power_of_two
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 ROWS, BLOCKS, LEAN = "rows", "blocks", "lean"
 # In which numbers atoms send each other tensors.
 SENT = {"half": "float16", "bfloat16": "bfloat16"}
-# Up to so many atoms one launch is faster than the chain: with one layer, and with more. On an H100 90 atoms take
-# 65 instead of 82 us, and 97 instead of 114 us; 120 atoms take 80 instead of 92 us, and 133 instead of 129 us.
-MOST_ONE_LAUNCH, MOST_WITH_LAYERS = 120, 90
-# The same for few channels, which the chain has to itself while one launch pads them.
-MOST_OF_CHANNELS = {32: 30, 64: 60}
 # Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100, AceFF-2.0 with 120 atoms takes
 # 350 instead of 397 us, with 166 atoms and one program per atom 391 instead of 524 us; with 90 atoms there is no gain.
 FEWEST_MAP_ROWS = 2560
@@ -76,7 +71,8 @@ def plan_kernels(
     """The kernels for a network of this kind, "TensorNet" or "TensorNet2", that `serves.fused_kernels`.
 
     Args:
-        priors: Other energies are evaluated between the forward and the backward pass.
+        priors: Other energies are evaluated between the forward and the backward pass. Coulomb energies of all pairs do
+            not count for a TensorNet2 (`decide.between_passes`).
         tiles: Launch sizes; None: the fastest.
     """
     if tiles is None:
@@ -85,7 +81,7 @@ def plan_kernels(
     if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(tiles, piece=0)
     if kind == "TensorNet2":
-        return _charged(config, work, precision, machine, replace(tiles, lean=False))
+        return _charged(config, work, precision, machine, replace(tiles, lean=False), priors)
     return _plain(config, work, precision, machine, tiles, priors)
 
 
@@ -96,7 +92,7 @@ def _plain(
     sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
     if sent == "float16":  # an atom's unit is found by the one program that has all channels
         tiles = tiles.of_half(serves.MOST_CHANNELS)
-    single, single_stage = _one_launch(config, work, machine, priors)
+    single, single_stage = few_atoms.one_launch(config, work, machine, priors)
     tiled, tiles_stage = _atom_tiles(config, work, precision, machine, chain)
     summed, sums_stage = _sums(work, tiles, chain)
     # Few atoms of a network that one program per atom does not serve may still fit into one launch.
@@ -114,18 +110,21 @@ def _plain(
     )
 
 
-def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: Machine, tiles: Tiles) -> KernelPlan:
+def _charged(
+    config: TensorNet2Config, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
+) -> KernelPlan:
     reason = _no_rows(config, work, precision) if tiles.row is not None else None
     if reason is not None:
         tiles = replace(tiles, row=None)
     chain, stage = _chain(config, work, tiles, reason)
-    clusters, within = _clusters(config, work, machine, chain)
+    clusters, within = few_atoms.charged_clusters(config, work, machine) if chain == ROWS else (None, [])
+    single, launches = few_atoms.charged_launch(config, work, machine, clusters, priors)
     many = clusters is None and work.rows >= FEWEST_MAP_ROWS
     maps = many and serves.edge_maps(config, precision, machine) is None
     keeps = work.forces and work.rows <= MOST_ROWS
     sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
     edges = _edge_stage(config, work, precision, machine, maps)
-    stages = [stage, *within, edges, *_kept(work, keeps, maps)]
+    stages = [stage, *launches] if single else [stage, *launches, *within, edges, *_kept(work, keeps, maps)]
     if chain != ROWS:
         stages.append(Stage("branches", "two streams", "opposite edges and readout need nothing else", "one stream"))
     return KernelPlan(
@@ -133,6 +132,7 @@ def _charged(config: TensorNet2Config, work: Workload, precision: str, machine: 
         tiles=tiles,
         precision="float32" if chain == ROWS else precision,
         sent=sent,
+        one_launch=single,
         clusters=clusters,
         edge_maps=maps,
         keeps_slopes=keeps,
@@ -153,41 +153,6 @@ def _chain(config: TensorNetConfig, work: Workload, tiles: Tiles, reason: str | 
         return LEAN, Stage("launches", lean, many, blocks)
     why = reason or f"{work.atoms:,} atoms fill tensor cores"
     return BLOCKS, Stage("launches", blocks, why, rows)
-
-
-def _one_launch(config: TensorNetConfig, work: Workload, machine: Machine, priors: bool) -> tuple[bool, Stage]:
-    several, single = "several launches", "one launch of CUDA C++"
-
-    def no(reason: str) -> tuple[bool, Stage]:
-        return False, Stage("few atoms", several, reason, single)
-
-    if not machine.is_hopper:
-        return no(f"one launch needs a GPU of the architecture sm_90, got {machine.name}")
-    if not machine.clusters:
-        known = "blocks that wait for each other were tested on an H100 and H200"
-        return no(f"{known}, not on {machine.name}: `torchmdx bench --all` tests it")
-    if (reason := serves.one_launch(config)) is not None:
-        return no(reason)
-    limit = _most_in_one_launch(config)
-    if not 0 < work.atoms <= limit:
-        return no(f"one launch is faster for 1 to {limit} atoms, got {work.atoms:,}")
-    if priors:
-        return no("priors are evaluated between the forward and the backward pass")
-    if not work.alone or work.domain:
-        return no("other work may run at the same time, and its blocks wait for each other")
-    if work.slots > serves.MOST_SLOTS:
-        return no(f"one launch has numbers for {serves.MOST_SLOTS:,} edges, got {work.slots:,}")
-    most = machine.most_clusters(SHARES)
-    found = AtomClusters.choose(work.atoms, most, ClusterNetwork.of(config), work.slots) if most else None
-    if found is None:
-        return no(f"one launch has no room for {work.atoms} atoms in {most} clusters")
-    return True, Stage("few atoms", single, f"{found.clusters} clusters of {SHARES} blocks run together", several)
-
-
-def _most_in_one_launch(config: TensorNetConfig) -> int:
-    """Up to how many atoms one launch is faster."""
-    few = [most for channels, most in MOST_OF_CHANNELS.items() if config.num_channels <= channels]
-    return min([MOST_ONE_LAUNCH, MOST_ONE_LAUNCH if config.num_layers <= 1 else MOST_WITH_LAYERS, *few])
 
 
 def _atom_tiles(
@@ -243,25 +208,6 @@ def _no_rows(config: TensorNet2Config, work: Workload, precision: str) -> str | 
     if precision != "float32":
         return f"one program per atom is for the precision float32, got {precision}"
     return None
-
-
-def _clusters(
-    config: TensorNet2Config, work: Workload, machine: Machine, chain: str
-) -> tuple[AtomClusters | None, list[Stage]]:
-    if chain != ROWS:
-        return None, []
-    plain, clustered = "Triton, a program per atom", "CUDA C++, clusters of blocks"
-
-    def no(reason: str) -> tuple[None, list[Stage]]:
-        return None, [Stage("within atoms", plain, reason, clustered)]
-
-    if (reason := serves.charged_clusters(config, machine)) is not None:
-        return no(reason)
-    if not work.forces:
-        return no("clusters of blocks need buffers of few atoms with forces")
-    if work.slots > serves.MOST_SLOTS or (found := serves.atom_clusters(work.atoms)) is None:
-        return no(f"clusters of blocks serve few atoms, got {work.atoms:,} with {work.slots:,} edges")
-    return found, [Stage("within atoms", clustered, f"{found.clusters} clusters of {SHARES} blocks", plain)]
 
 
 def _edge_stage(config: TensorNet2Config, work: Workload, precision: str, machine: Machine, maps: bool) -> Stage:

@@ -41,13 +41,17 @@ class Machine:
     pair_kernels: bool = True
 
     @classmethod
-    def of(cls, device: torch.device, *, code: bool = True) -> Machine:
+    def of(
+        cls, device: torch.device, *, code: bool = True, dtype: str = "float32", pair_kernels: bool = True
+    ) -> Machine:
         """What the driver tells of a device; of the CPU, whether there is compiled code.
 
         Args:
             code: Look for the code, which is compiled if it is missing; else it is taken to be there.
+            dtype: Of the weights that the code of networks is for.
+            pair_kernels: Look for those of training too if there is code of networks, without which they are used.
         """
-        return _gpu(device) if device.type == "cuda" else _cpu(code)
+        return _gpu(device) if device.type == "cuda" else _cpu(code, dtype, pair_kernels)
 
     @property
     def is_gpu(self) -> bool:
@@ -128,12 +132,13 @@ def _size(machine: Machine) -> tuple[tuple[int, int], int]:
     return machine.capability, machine.multiprocessors
 
 
-def _cpu(code: bool) -> Machine:
+def _cpu(code: bool, dtype: str, pair_kernels: bool) -> Machine:
     from torchmdx.runtime.c_library import c_library
 
+    compiled = not code or c_library("tensornet_double" if dtype == "float64" else "tensornet") is not None
     return replace(
         MACHINES["CPU"],
         triton=importlib.util.find_spec("triton") is not None,
-        compiled=not code or c_library("tensornet") is not None,
-        pair_kernels=not code or c_library("kernels") is not None,
+        compiled=compiled,
+        pair_kernels=not code or (compiled and not pair_kernels) or c_library("kernels") is not None,
     )

@@ -19,7 +19,7 @@ SILU = ("silu", "swish")
 MOST_CHANNELS = 256  # of Triton's kernels
 MOST_SLOTS = 0xFFFF  # of edges: their numbers have 16 bits in kernels of clusters, and one number that means none
 CLUSTER_CHARGES, CLUSTER_HEAD_LAYERS = 16, 7  # that charged_cluster.cu has room for
-ONE_LAUNCH_LAYERS = 3  # that one_launch.cu has room for
+ONE_LAUNCH_LAYERS = 3  # that one_launch.cu and charged_launch.cu have room for
 # Clusters of 8 blocks that run at the same time on an H200; with more, some would wait.
 MOST_CHARGED_CLUSTERS = 15
 MOST_CHARGED_ATOMS = 4  # of each
@@ -90,6 +90,13 @@ def charged_clusters(config: TensorNet2Config, machine: Machine) -> str | None:
     if config.activation not in SILU or config.group != "O(3)":
         return f"they need the activation silu and the group O(3), got {config.activation} and {config.group}"
     return None
+
+
+def charged_launch(config: TensorNet2Config, machine: Machine) -> str | None:
+    """kernels/charged_launch.cu."""
+    if config.num_layers > ONE_LAUNCH_LAYERS:
+        return f"it needs at most {ONE_LAUNCH_LAYERS} layers, got {config.num_layers}"
+    return charged_clusters(config, machine)
 
 
 def atom_clusters(atoms: int) -> AtomClusters | None:

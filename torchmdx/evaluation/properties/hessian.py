@@ -1,22 +1,34 @@
-"""Second derivatives of the energy, by differentiating the forces of the exact model."""
+"""Second derivatives of the energy: on the CPU by differences of forces in C, else by differentiating the exact model.
+
+The differences are central, of forces in float64. Copies of the structure with one atom displaced each are evaluated in
+batches.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from torchmdx.engines.choose import choose_engine, plan_for
 from torchmdx.engines.pairs.energy import pairwise_energy
 from torchmdx.engines.plan import Network
+from torchmdx.engines.plan.decide import COMPILED
 from torchmdx.evaluation.properties.pairs import Pairs
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice
+from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.isolation import isolated
-from torchmdx.structures.system import System
+from torchmdx.structures.system import Batch, System
+
+STEP = 1e-4  # Å: of the differences; their error is about 1e-7 of the largest derivative
+MOST_ATOMS = 1024  # of a batch of copies
 
 
 @runs_on(device_of_potential)
@@ -30,8 +42,9 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
 
     Args:
         atoms: Indices of the atoms i and j, the others are kept fixed; None: all. The matrix is symmetric, and in a
-            crystal every image of an atom moves with it (wave vector zero). It takes one backward pass for each of its
-            rows. For an ensemble it is the mean. Raises as `Pairs.of`.
+            crystal every image of an atom moves with it (wave vector zero). For an ensemble it is the mean. It takes
+            two evaluations for each row on a CPU, in float64 whatever the dtype of the potential; elsewhere, and for
+            networks without C code and with Ewald sums, one backward pass. Raises as `Pairs.of`.
     """
     if not system.num_atoms:
         return torch.zeros(0, 0, dtype=torch.float64, device=potential.device)
@@ -39,8 +52,40 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
     chosen = torch.as_tensor(range(system.num_atoms) if atoms is None else atoms, dtype=torch.int64, device="cpu")
     components = (3 * chosen[:, None] + torch.arange(3, device="cpu")).flatten().to(potential.device)
     members = list(potential) if isinstance(potential, Ensemble) else [potential]
-    found = torch.stack([_rows(member, pairs, components) for member in members]).mean(0)
+    found = torch.stack([_of_member(member, system, pairs, components) for member in members]).mean(0)
     return (found + found.T) / 2
+
+
+def _of_member(potential: Potential, system: System, pairs: Pairs, components: Tensor) -> Tensor:
+    sums = any(isinstance(prior, Coulomb) and prior.splitting is not None for prior in potential.priors)
+    # The direct part of an Ewald sum has a small step at its cutoff, which differences would take for a slope.
+    if potential.device.type == "cpu" and not sums and len(components):
+        wide = copy.deepcopy(potential).double().requires_grad_(False)
+        copies = max(1, min(2 * len(components), MOST_ATOMS // system.num_atoms))
+        batch = Batch.from_systems([system] * copies).to(dtype=torch.float64)
+        if plan_for(wide, batch, stress=False, precision="float64").engine == COMPILED:
+            return _differences(wide, batch, components)
+    return _rows(potential, pairs, components)
+
+
+def _differences(potential: Potential, batch: Batch, components: Tensor) -> Tensor:
+    """As `_rows`, by differences of forces. batch: copies of the structure."""
+    engine, _ = choose_engine(potential, batch, stress=False, precision="float64")
+    # One list for all displacements: edges beyond the cutoff contribute nothing.
+    edges = EdgeSearch(potential.search_cutoff(batch) + STEP).allocate(batch)
+    engine.reserve(edges.capacity)
+    copies, at_rest = batch.num_systems, batch.positions.view(batch.num_systems, -1)
+    found = at_rest.new_zeros(len(components), len(components))
+    moves = [(row, sign) for row in range(len(components)) for sign in (1, -1)]
+    for first in range(0, len(moves), copies):
+        some = moves[first : first + copies]
+        positions = at_rest.clone()
+        for k, (row, sign) in enumerate(some):
+            positions[k, components[row]] += sign * STEP
+        forces = engine.run(positions.view(-1, 3), batch.cell, edges).forces.reshape(copies, -1)[:, components]
+        for k, (row, sign) in enumerate(some):
+            found[row] -= sign * forces[k] / (2 * STEP)
+    return found
 
 
 def _rows(potential: Potential, pairs: Pairs, components: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
-from torchmdx.models.priors.ewald import KeptVectors, KVectors, Splitting
+from torchmdx.models.priors.ewald import KeptVectors, KVectors
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.models.priors.reciprocal import reciprocal_energies
+from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import COULOMB
 
@@ -20,7 +21,7 @@ BACKGROUND = (
     "sums the Coulomb energy of a periodic system with a total charge of {charge:+g} e, which a uniform background "
     "neutralizes: its energy, and its pressure, depend on the size of the cell"
 )
-PERIODIC = ("reaction_field", "ewald", "auto")
+PERIODIC = ("reaction_field", "ewald", "pme", "auto")
 MOST_ACCURATE, LEAST_ACCURATE = 1e-13, 1e-2
 
 
@@ -29,8 +30,9 @@ class CoulombConfig(PriorConfig):
     """Settings of the damped Coulomb interaction.
 
     Attributes:
-        periodic: How systems with periodic directions are treated: "reaction_field" truncates the interaction, "ewald"
-            sums over all images, and so does "auto", of which captured steps choose the cutoff by size.
+        periodic: How systems with periodic directions are treated: "reaction_field" truncates the interaction; "ewald"
+            sums over all images, "pme" with the smooth part on a mesh; "auto" takes the faster of both, and captured
+            steps choose its cutoff by size.
         cutoff: Å, for systems with periodic directions: of the reaction field, whose `dielectric` is beyond it
             (infinity: a conductor, for which the force at the cutoff is zero too), or of the part of an Ewald sum over
             pairs, which does not change its result.
@@ -176,8 +178,9 @@ class Coulomb(Prior):
             return None
         pairs = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {round(split.cutoff, 2):g} Å"
         latest = None if self.kept is None else self.kept.latest
-        count = "" if latest is None else f", {latest.count:,} of them"
-        return f"{pairs}, vectors up to {split.longest:.2f} 1/Å{count}"
+        if latest is None:
+            return f"{pairs}, then {self.config.periodic}"
+        return f"{pairs}, {latest.size}"
 
     def keep_lists(self) -> None:
         self.kept = KeptVectors()
@@ -242,10 +245,10 @@ class Coulomb(Prior):
         """The vectors of an Ewald sum for a batch with charges [N,M]; overflow: as for `KeptVectors.serve`."""
         assert self.splitting is not None
         if self.kept is not None:
-            return self.kept.serve(batch, self.splitting, charges, overflow)
+            return self.kept.serve(batch, self.splitting, charges, overflow, self.config.periodic)
         if shapes_are_fixed(batch.positions):
             raise RuntimeError("an Ewald sum can be captured in an engine only: take torchmdx.CapturedStep")
-        return KVectors.of(batch, self.splitting, charges)
+        return KVectors.of(batch, self.splitting, charges, method=self.config.periodic)
 
     def plain_pairs(self, batch: Batch, positions: Tensor, charges: Tensor) -> Tensor:
         """Energies [N] of all pairs of systems without periodic directions."""

@@ -29,75 +29,16 @@ import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import shapes_are_fixed
+from torchmdx.models.priors.mesh import Mesh, indices_of
+from torchmdx.models.priors.splitting import Splitting, takes_mesh
 from torchmdx.structures.cell import complete
 from torchmdx.structures.system import Batch
 
-DEFAULT_CUTOFF = 9.0  # Å, of the part over pairs, where nothing else is given
-SHORTEST, LONGEST = 7.0, 12.0  # Å, between which a step chooses it by size
-VECTOR_COST = 0.12  # of the work for an atom and a vector, in that for an atom and a neighbour
-DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on its sixth root
 # By this fraction the cell may be stretched before vectors are chosen again, and by this one a slab may thicken.
 CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
 MOST_CHARGE = 1e-3  # e: of a slab that counts as neutral
 MOST_VECTORS = 2_000_000
 TWO_PI = 2 * math.pi
-
-
-@dataclass(frozen=True)
-class Splitting:
-    """What an accuracy needs: pairs up to `cutoff`, Å, α, 1/Å, and vectors up to `longest`, 1/Å."""
-
-    accuracy: float
-    cutoff: float
-    alpha: float
-    longest: float
-
-    @classmethod
-    def of(cls, accuracy: float, cutoff: float) -> Splitting:
-        """For a root mean square force error of `accuracy`, relative to the forces of neighbouring charges.
-
-        The estimates of Kolafa and Perram (Mol. Simul. 9, 351, 1992) for the sums over pairs and over vectors are both
-        2 Q / √(N V) · √(α / s) · exp(-s²), with s = α · cutoff for the one and s = longest / 2α for the other, and Q
-        the sum of the squared charges of N atoms. Both errors get the same part. The force of a neighbour is taken as
-        Q / N · (N / V)^(2/3), so that the charges cancel.
-        """
-        exponent = math.log(2 * math.sqrt(2) * DENSITY ** (-1 / 6) / math.sqrt(cutoff) / accuracy)
-        exponent = max(exponent, 1.0)
-        return cls(accuracy, cutoff, math.sqrt(exponent) / cutoff, 2 * exponent / cutoff)
-
-    @classmethod
-    def balanced(cls, accuracy: float, volume: float) -> Splitting:
-        """The splitting that takes the least work in a cell of this volume, Å³.
-
-        An atom has 4π/3 ρ c³ neighbours in a cutoff c, and there are V (2 s² / c)³ / 12π² vectors: their sum, weighted
-        by the work for each, is least where c⁶ is proportional to the volume.
-        """
-        exponent = cls.of(accuracy, DEFAULT_CUTOFF).exponent
-        sixth = VECTOR_COST * volume * (2 * exponent) ** 3 / (16 * math.pi**3 * DENSITY)
-        return cls.of(accuracy, min(max(sixth ** (1 / 6), SHORTEST), LONGEST))
-
-    @property
-    def exponent(self) -> float:
-        """s²: what is left out is of the size of exp(-s²)."""
-        return (self.alpha * self.cutoff) ** 2
-
-    @property
-    def shift(self) -> float:
-        """erfc(α c) / c, which pairs are shifted by."""
-        return math.erfc(self.alpha * self.cutoff) / self.cutoff
-
-    @property
-    def own_potential(self) -> float:
-        """What is subtracted for a unit charge in its own potential: its wave, and its share of the shift."""
-        return 2 * self.alpha / math.sqrt(math.pi) + self.shift
-
-    @property
-    def background(self) -> float:
-        """The integral over the sphere of what a pair contributes, which a uniform background cancels, Å²."""
-        a, c = self.alpha, self.cutoff
-        first = c**2 / 2 * math.erfc(a * c) + math.erf(a * c) / (4 * a**2)
-        first -= c * math.exp(-((a * c) ** 2)) / (2 * a * math.sqrt(math.pi))
-        return 4 * math.pi * (first - self.shift * c**3 / 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +47,8 @@ class KVectors:
 
     indices [S,K,3] float64: vectors in units of the reciprocal lattice; unused slots are zero. cell, pbc: those that
     the list was made for; periodic: numbers of the periodic systems. heights [S] Å: of the cells of slabs, across;
-    thickest [S] Å: of the slabs that fit there.
+    thickest [S] Å: of the slabs that fit there. With a mesh, the vectors are those of its transform, of one shape for
+    all systems.
     """
 
     splitting: Splitting
@@ -118,10 +60,18 @@ class KVectors:
     margin: float
     periodic: tuple[int, ...]
     has_slabs: bool
+    mesh: Mesh | None = None
+    shape: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
-    def of(cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0) -> KVectors:
-        """The list for a batch with charges [N,M]. Reads the device. margin: by which cells may be stretched later.
+    def of(
+        cls, batch: Batch, splitting: Splitting, charges: Tensor, margin: float = 0.0, method: str = "ewald"
+    ) -> KVectors:
+        """The list for a batch with charges [N,M]. Reads the device.
+
+        Args:
+            margin: By which cells may be stretched later.
+            method: "ewald", "pme", or "auto": the faster of both.
 
         Raises:
             ValueError: Naming the system, for wires and for charged slabs.
@@ -136,17 +86,34 @@ class KVectors:
         lattice = _with_heights(full, pbc, heights)
         has_slabs = bool((pbc.sum(-1) == 2).any())
         periodic = tuple(pbc.any(-1).nonzero()[:, 0].tolist())
+        given = (splitting, cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
+        if periodic and (
+            method == "pme" or (method == "auto" and _is_large(batch, lattice[list(periodic)], splitting))
+        ):
+            mesh = Mesh.of(splitting)
+            shape = mesh.shape(lattice[list(periodic)] * (1 + margin))
+            _require_few(math.prod(shape) // 2, "points", lattice)
+            indices = indices_of(shape, device).expand(batch.num_systems, -1, -1)
+            return cls(splitting, indices, *given[1:], mesh, shape)
         found = [lattice.new_zeros(0, 3)] * batch.num_systems
         for s in periodic:
             found[s] = _half_of(lattice[s], splitting.longest * (1 + margin))
         most = max((len(each) for each in found), default=0)
         indices = torch.stack([torch.nn.functional.pad(each, (0, 0, 0, most - len(each))) for each in found])
-        return cls(splitting, indices.to(device), cell.clone(), pbc.clone(), heights, room, margin, periodic, has_slabs)
+        return cls(splitting, indices.to(device), *given[1:])
 
     @property
     def count(self) -> int:
         """The largest number of vectors of a system."""
         return self.indices.shape[1]
+
+    @property
+    def size(self) -> str:
+        """What is summed over, as text."""
+        if self.mesh is None:
+            return f"vectors up to {self.splitting.longest:.2f} 1/Å, {self.count:,} of them"
+        points = " x ".join(map(str, self.shape))
+        return f"a mesh of {points} points, splines of order {self.mesh.order}"
 
     def lattice(self, cell: Tensor) -> Tensor:
         """Cells [S,3,3] that are periodic in three directions, those of slabs with vacuum. Differentiable."""
@@ -190,14 +157,16 @@ class KeptVectors:
     def __init__(self) -> None:
         self.lists: list[KVectors] = []
 
-    def serve(self, batch: Batch, splitting: Splitting, charges: Tensor, overflow: Tensor) -> KVectors:
+    def serve(
+        self, batch: Batch, splitting: Splitting, charges: Tensor, overflow: Tensor, method: str = "ewald"
+    ) -> KVectors:
         """The list for a batch with charges [N,M]; `overflow` [] is set at a replay that the list does not fit."""
         if shapes_are_fixed(batch.positions):
             if not self.lists:
                 raise RuntimeError("an evaluation must have run before it is captured")
             overflow.logical_or_(~self.lists[-1].fits(batch))
         elif not self.lists or self.lists[-1].splitting != splitting or not bool(self.lists[-1].fits(batch)):
-            self.lists.append(KVectors.of(batch, splitting, charges, CELL_MARGIN))
+            self.lists.append(KVectors.of(batch, splitting, charges, CELL_MARGIN, method))
         return self.lists[-1]
 
     @property
@@ -225,11 +194,7 @@ def _half_of(lattice: Tensor, longest: float) -> Tensor:
     """Indices [K,3] of the vectors of one reciprocal lattice up to a length, one of k and -k. Raises ValueError."""
     lengths = torch.linalg.vector_norm(lattice, dim=-1).nan_to_num()
     most = [int(longest * float(length) / TWO_PI) for length in lengths]
-    if (slots := math.prod(2 * number + 1 for number in most)) > MOST_VECTORS * 10:
-        raise ValueError(
-            f"an Ewald sum needs at most {MOST_VECTORS:,} vectors, got a box of {slots:,} for the cell "
-            f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer vectors"
-        )
+    _require_few(math.prod(2 * number + 1 for number in most), "vectors", lattice)
     ranges = [
         torch.arange(first, number + 1, dtype=torch.float64, device=lattice.device)
         for first, number in zip((0, *(-n for n in most[1:])), most, strict=False)
@@ -239,6 +204,20 @@ def _half_of(lattice: Tensor, longest: float) -> Tensor:
     x, y, z = grid.unbind(-1)
     half = (x > 0) | ((x == 0) & ((y > 0) | ((y == 0) & (z > 0))))
     return grid[half & (square <= longest**2)]
+
+
+def _require_few(slots: int, things: str, lattice: Tensor) -> None:
+    if slots > MOST_VECTORS * 10:
+        raise ValueError(
+            f"an Ewald sum needs at most {MOST_VECTORS:,} {things}, got a box of {slots:,} for the cell "
+            f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer {things}"
+        )
+
+
+def _is_large(batch: Batch, lattices: Tensor, splitting: Splitting) -> bool:
+    """Whether a mesh is faster for periodic systems with these lattices, as judged by their mean size."""
+    volume = float(torch.linalg.det(lattices).abs().nan_to_num().mean())
+    return takes_mesh(splitting, batch.num_atoms / len(lattices), volume)
 
 
 def _thickness(batch: Batch, full: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchmdx.report.view.arrange import movie_of
 from torchmdx.report.view.movie import Movie
@@ -21,8 +21,9 @@ HEIGHT = 620  # pixels
 class View:
     """A page of structures, which a notebook displays; made by `view`."""
 
-    def __init__(self, movie: Movie, height: int) -> None:
-        self._movie, self._height = movie, height
+    def __init__(self, movie: Any, height: int) -> None:
+        self._movie: Movie = movie
+        self._height = height
 
     def save(self, path: str | Path) -> None:
         """Writes the page, which needs no network and no other file."""
@@ -42,7 +43,7 @@ def view(structures: Atoms | Iterable[Atoms], *, title: str | None = None, heigh
     Example::
 
         torchmdx.view(atoms)
-        torchmdx.view(frames, title="Relaxation").save("relaxation.html")
+        torchmdx.view(many, title="Molecules").save("molecules.html")
 
     The energies, forces and temperatures that frames carry are plotted next to them.
 

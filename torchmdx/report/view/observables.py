@@ -125,7 +125,9 @@ def diffusion(numbers: Integers, positions: Floats, step: float) -> Observable:
     lines, coefficients = [], []
     for number, _ in Counter(numbers.tolist()).most_common(MOST_ELEMENTS):
         some = positions[:, numbers == number]
-        values = np.array([np.square(some[lag:] - some[:-lag]).sum(-1).mean() for lag in lags])
+        values = np.array(
+            [float(np.square(some[lag:] - some[:-lag]).sum(-1).mean()) for lag in lags.tolist()], dtype=np.float64
+        )
         fitted = (times >= FIT[0] * times[-1]) & (times <= FIT[1] * times[-1])
         slope = np.polyfit(times[fitted], values[fitted], 1)[0] if fitted.sum() > 1 else np.nan
         coefficients.append(f"{_symbol(number)} {max(slope, 0) / 6 * CM2_PER_S:.2g}")
@@ -141,7 +143,7 @@ def spectrum(numbers: Integers, velocities: Floats, step: float) -> Observable:
     masses = np.asarray(atomic_masses)[numbers]
     window = np.hanning(len(velocities))[:, None, None]
     power = (np.abs(np.fft.rfft(velocities * window, axis=0)) ** 2).sum(-1) @ masses
-    wavenumbers = np.fft.rfftfreq(len(velocities), step) * WAVENUMBER
+    wavenumbers = np.asarray(np.fft.rfftfreq(len(velocities), step) * WAVENUMBER, dtype=np.float64)
     shown = slice(1, int(np.searchsorted(wavenumbers, 4500)))
     line = Line("spectrum", wavenumbers[shown], power[shown] / power[shown].max(initial=1e-300))
     return Observable("spectrum of velocities", "wavenumber / cm⁻¹", [line])

@@ -26,7 +26,8 @@ def batch_of(*pbcs, atoms=37, dtype=torch.float64) -> Batch:
 
 
 def prior_of(**settings) -> Coulomb:
-    made = Coulomb(CoulombConfig(periodic="ewald", cutoff=5.0, accuracy=1e-3, **settings), LAYERS, COUNT).to(DEVICE)
+    settings = {"periodic": "ewald", "cutoff": 5.0, "accuracy": 1e-3, **settings}
+    made = Coulomb(CoulombConfig(**settings), LAYERS, COUNT).to(DEVICE)
     made.keep_lists()
     return made
 

@@ -16,7 +16,7 @@ from torchmdx.checkpoints.formats.torchmdnet.weights import Remaining
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.d2 import D2Config
-from torchmdx.models.priors.ewald import DEFAULT_CUTOFF as EWALD_CUTOFF
+from torchmdx.models.priors.splitting import DEFAULT_CUTOFF as EWALD_CUTOFF
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.structures.units import AVOGADRO
 

@@ -1,9 +1,17 @@
-// Sizes, what the caller passes, and what a block of charged_cluster.cu has in shared memory; exchanges.
+// Sizes, what the caller passes, and what a block of the stages of charged_cluster_stages.cuh has in shared memory;
+// exchanges.
 #pragma once
 #include "one_launch_edges.cuh"
 #include "one_launch_norms.cuh"
 
 enum { K = 16 }; // sets of charges
+
+// Of loops that few threads repeat: in the kernel with all stages, whose code is large, they are not unrolled.
+#ifdef ALL_STAGES
+#define ROLLED _Pragma("unroll 1")
+#else
+#define ROLLED
+#endif
 
 // Floats per thread of each product's weights in the order in which they lie in memory.
 enum {
@@ -42,18 +50,19 @@ enum {
 };
 
 // Buffers of the other kernels, see buffers.py and charge_buffers.py; N atoms, E edges. statistics [N,4]: mean and
-// 1/deviation of the gate's LayerNorm and of the charges'. x, inverse, y: what a kernel reads; next_x, next_inverse,
-// next_y: what it makes for the next layer. gm: M, then its gradient. The head's hidden layers beyond the first:
+// 1/deviation of the gate's LayerNorm and of the charges'. x, y: of the layer before; next_x, next_inverse, next_y: what
+// goes into the next one. pull [pull_parts][E]. gm: M, then its gradient. The head's hidden layers beyond the first:
 // head_weights [more_head][2][2][THREADS][4], forward and back, head_biases [more_head][HEAD] of those before them.
 struct Charged {
+    const float *weights;        // [SHARES][ALL_WEIGHTS / 4][THREADS][4]
     const float *charge_vectors; // [SHARES][CHARGE_VECTORS]
     int *knot;
-    float *place, *lengths, *a, *hidden, *gate, *mixed, *x, *inverse, *y, *gy, *gm, *g, *z3;
+    float *place, *lengths, *a, *hidden, *gate, *mixed, *x, *y, *gy, *gm, *g, *z3;
     float *next_x, *next_inverse, *next_y, *d;
     const float *head_weights, *head_biases;
     float *first, *second, *proposed, *gq, *statistics, *pull, *half;
     float charge_epsilon, cutoff, least, slack;
-    int more_head;
+    int more_head, pull_parts;
 };
 struct Given {
     Params common;
@@ -92,19 +101,25 @@ enum {
                       STRETCH + (WARPS > LANES ? WARPS : LANES) * ATOMS_PER_CLUSTER * NINE
 };
 
-DEV Rooms begin(Block &b, const Given &given)
+// The weights of a stage: matrices from memory, vectors in shared memory.
+DEV void take_weights(Block &b, const Rooms &rooms, const Charged &q)
 {
-    const Params &p = given.common;
+    b.weights = q.weights + (long long)b.rank * ALL_WEIGHTS * THREADS;
+    const float4 *vectors = (const float4 *)(q.charge_vectors + b.rank * CHARGE_VECTORS);
+    ROLLED for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
+}
+
+// In floats, at least: of scratch memory, and of the two rooms that tensors of nine are pushed to.
+DEV Rooms begin(Block &b, const Charged &q, int least_scratch = 0, int least_xa = 0, int least_xb = 0)
+{
+    const Params &p = b.p;
     b.rank = block_rank(), b.cluster = blockIdx.x / SHARES, b.clusters = gridDim.x / SHARES;
     b.tid = threadIdx.x, b.lane = b.tid % 32, b.warp = b.tid / 32, b.col = b.tid % WIDE;
     b.channel = b.rank * WIDE + b.col;
     b.first = b.cluster * per_cluster(p), b.atoms = max(0, min(per_cluster(p), p.num_atoms - b.first));
-    b.weights = p.weights + (long long)b.rank * ALL_WEIGHTS * THREADS;
     b.first_edge = b.num_edges = 0;
     Rooms rooms;
     float *at = shared_base();
-    b.xa = at, at += per_cluster(p) * 9 * C;
-    b.xb = at, at += per_cluster(p) * 9 * C;
     b.v1 = at, at += per_cluster(p) * 3 * C;
     b.hidden = at, at += per_cluster(p) * 2 * C;
     b.features = at, at += per_cluster(p) * C;
@@ -118,13 +133,16 @@ DEV Rooms begin(Block &b, const Given &given)
     b.vectors = at, at += VECTORS;
     rooms.vectors = at, at += CHARGE_VECTORS;
     b.stretch = (double *)at, b.counted = (int *)(b.stretch + 5), at += STRETCH;
-    b.scratch = at, at += max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE;
+    b.scratch = at;
+    at += max(max(WARPS * min(chunk_of(p), per_cluster(p)), lanes_of(p) * per_cluster(p)) * NINE, least_scratch);
+    // Behind what lies at places that the compiler knows.
+    b.xa = at, at += max(per_cluster(p) * 9 * C, least_xa);
+    b.xb = at, at += max(per_cluster(p) * 9 * C, least_xb);
     b.edge_memory = at;
     prepare_exchanges();
     b.remote = remote_of((b.warp + b.rank) % SHARES);
     prepare(b);
-    const float4 *vectors = (const float4 *)(given.own.charge_vectors + b.rank * CHARGE_VECTORS);
-    for (int k = b.tid; k < CHARGE_VECTORS / 4; k += THREADS) ((float4 *)rooms.vectors)[k] = vectors[k];
+    take_weights(b, rooms, q);
     __syncthreads();
     all_prepared();
     return rooms;

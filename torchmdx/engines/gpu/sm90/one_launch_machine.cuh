@@ -139,6 +139,15 @@ DEV void multiply_add(float (&sum)[4], const float (&a)[4], const float (&b)[2])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
           "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
+// What a block has stored, by all its threads before a barrier, can be read by those that see what it does next.
+DEV void publish() { __threadfence(); }
+// A counter, of which an emulation waits until it has a value.
+DEV unsigned long long look_at(const unsigned long long *counter, unsigned long long)
+{
+    unsigned long long v;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(counter) : "memory");
+    return v;
+}
 DEV void add_to(int *at, int v) { atomicAdd(at, v); }
 DEV unsigned long long count_up(unsigned long long *counter) { return atomicAdd(counter, 1ull); }
 DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }

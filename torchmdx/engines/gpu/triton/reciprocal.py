@@ -34,6 +34,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchmdx.engines.gpu.triton.coulomb import FEWEST, put
+from torchmdx.engines.gpu.triton.mesh import MeshSum
 from torchmdx.models.priors.ewald import KVectors, inverse
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
@@ -303,20 +304,26 @@ def collect(
 
 @dataclass(frozen=True, eq=False)
 class _List:
-    """A list of vectors as the kernels read it. index [S,K,3] int32, inverse [S,3,3] float64, pbc [S,3] uint8."""
+    """A list of vectors as the kernels read it. index [S,K,3] int32, inverse [S,3,3] float64, pbc [S,3] uint8.
+
+    On a mesh, `mesh` takes the place of index.
+    """
 
     vectors: KVectors
     index: Tensor
     inverse: Tensor
     pbc: Tensor
     periodic: Tensor
+    mesh: MeshSum | None
 
     @classmethod
-    def of(cls, vectors: KVectors) -> _List:
-        index = torch.nn.functional.pad(vectors.indices, (0, 0, 1, 0)).int().contiguous()
+    def of(cls, vectors: KVectors, channels: dict[str, int], wide: dict[str, int]) -> _List:
+        mesh = None if vectors.mesh is None else MeshSum(vectors, channels, wide)
+        index = vectors.indices[:, : 0 if mesh else None]
+        index = torch.nn.functional.pad(index, (0, 0, 1, 0)).int().contiguous()
         numbers = torch.tensor(vectors.periodic, dtype=torch.int32, device=index.device)
         kept = inverse(vectors.lattice(vectors.cell)).contiguous()
-        return cls(vectors, index, kept, vectors.pbc.to(torch.uint8).contiguous(), numbers)
+        return cls(vectors, index, kept, vectors.pbc.to(torch.uint8).contiguous(), numbers, mesh)
 
 
 class DirectReciprocal:
@@ -339,7 +346,7 @@ class DirectReciprocal:
     def _list(self, vectors: KVectors) -> _List:
         """Lists stay, as those of `KeptVectors`."""
         if not self.lists or self.lists[-1].vectors is not vectors:
-            self.lists.append(_List.of(vectors))
+            self.lists.append(_List.of(vectors, self.channels, self.wide))
         return self.lists[-1]
 
     def run(self, vectors: KVectors, batch: Batch, charges: Tensor, overflow: Tensor, *, forces: bool) -> None:
@@ -355,6 +362,11 @@ class DirectReciprocal:
         )
         place = empty(n, 3, dtype=torch.int32)
         places[(triton.cdiv(n, 128),)](batch.positions, batch.system_index, dual, place, n, ROWS=128)
+        if kept.mesh is not None:
+            given = (place, batch.system_index, dual, volume, charges, self.weights, kept.periodic)
+            self.vector, self.power = kept.mesh.run(*given, forces=forces)
+            self.found, self.parts = kept.mesh.found, 1
+            return
         if len(kept.periodic) == 1 and n * count > MOST_FUSED:
             self._by_products(place, dual, volume, batch.system_index, charges)
             return

@@ -1,0 +1,1 @@
+"""Fast models for multiple time steps, distilled from a potential: `torchmdx distill`."""
