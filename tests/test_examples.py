@@ -14,12 +14,17 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("[0-9][0-9]_*.py"))
 NOTEBOOK = EXAMPLES / "tour.ipynb"
 MOST_LINES = 60
-MOST_LINES_OF = {"09_add_a_model": 150, "17_add_an_engine": 250, "19_protein_ligand": 90}
+MOST_LINES_OF = {
+    "09_add_a_model": 150,
+    "15_fine_tune_without_forgetting": 70,
+    "17_add_an_engine": 250,
+    "19_protein_ligand": 90,
+}
 RUNNER = ROOT / "tools" / "run_notebook.py"
 
 
 def test_they_are_numbered_without_gaps():
-    assert [int(path.name[:2]) for path in SCRIPTS] == list(range(1, 21))
+    assert [int(path.name[:2]) for path in SCRIPTS] == list(range(1, 22))
 
 
 def test_every_script_is_run_by_make_examples_or_make_demo():
