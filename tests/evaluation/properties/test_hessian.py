@@ -9,7 +9,7 @@ import torch
 from ase import Atoms
 from ase.constraints import FixAtoms
 from ase.vibrations import Vibrations, VibrationsData
-from model_kinds import FEW, KINDS, kinds, zbl
+from model_kinds import FEW, KINDS, coulomb, kinds, zbl
 from outside_model import Outside, OutsideConfig
 
 from torchmdx import Batch, Calculator, Ensemble, Potential, System, evaluate, register_model
@@ -145,7 +145,7 @@ def test_organic_1_gives_the_wavenumbers_of_water():
 @pytest.mark.skipif(tensornet_library(torch.float64) is None, reason="needs a C compiler")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_on_a_cpu_it_is_found_by_differences_of_forces(make_potential, make_kind, crystal, dtype, monkeypatch):
-    """In any batches; but not with Ewald sums, whose direct part ends at a cutoff."""
+    """In any batches; but not with priors whose forces have a step at a cutoff."""
     potential, system = make_potential(dtype, priors=[zbl]), System.from_ase(crystal)
     wide = copy.deepcopy(potential).double()
     exact = wide, Pairs.of(wide, system), torch.arange(9)
@@ -159,8 +159,20 @@ def test_on_a_cpu_it_is_found_by_differences_of_forces(make_potential, make_kind
     assert float((found - analytic).abs().max()) < 1e-7 * float(analytic.abs().max())
     monkeypatch.setattr(properties, "MOST_ATOMS", 15)
     torch.testing.assert_close(hessian(potential, system), found, rtol=0, atol=1e-9 * float(found.abs().max()))
-    with pytest.raises(AssertionError, match="no derivatives"):
-        hessian(make_kind("coulomb-ewald"), system)
+    for kind in ("coulomb", "coulomb-ewald", "d2"):
+        with pytest.raises(AssertionError, match="no derivatives"):
+            hessian(make_kind(kind), system)
+
+
+def test_a_pair_at_the_cutoff_of_a_reaction_field_has_no_step(make_potential):
+    """Its force there is not zero: a difference of forces divided by the step would be as stiff as a bond."""
+    potential = make_potential(model="tensornet2", priors=[lambda: coulomb(dielectric=78.3)])
+    found = []
+    for distance in (5.99, 6 - 3e-5):
+        atoms = Atoms("OH", [[0, 0, 0], [distance, 0, 0]], cell=[20, 20, 20], pbc=True)
+        found.append(hessian(potential, System.from_ase(atoms)).numpy())
+    assert np.abs(found[0]).max() > 0
+    np.testing.assert_allclose(found[1], found[0], atol=0.02 * np.abs(found[0]).max())
 
 
 @pytest.mark.gpu

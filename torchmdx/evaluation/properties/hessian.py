@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmdx.engines.choose import choose_engine, plan_for
 from torchmdx.engines.pairs.energy import pairwise_energy
@@ -22,6 +22,8 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice
 from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.priors.d3 import D3
+from torchmdx.models.priors.zbl import ZBL
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.isolation import isolated
@@ -44,7 +46,8 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
         atoms: Indices of the atoms i and j, the others are kept fixed; None: all. The matrix is symmetric, and in a
             crystal every image of an atom moves with it (wave vector zero). For an ensemble it is the mean. It takes
             two evaluations for each row on a CPU, in float64 whatever the dtype of the potential; elsewhere, and for
-            networks without C code and with Ewald sums, one backward pass. Raises as `Pairs.of`.
+            networks without C code and priors whose forces have a step at a cutoff, one backward pass. Raises as
+            `Pairs.of`.
     """
     if not system.num_atoms:
         return torch.zeros(0, 0, dtype=torch.float64, device=potential.device)
@@ -57,15 +60,24 @@ def hessian(potential: Potential | Ensemble, system: System, atoms: Sequence[int
 
 
 def _of_member(potential: Potential, system: System, pairs: Pairs, components: Tensor) -> Tensor:
-    sums = any(isinstance(prior, Coulomb) and prior.splitting is not None for prior in potential.priors)
-    # The direct part of an Ewald sum has a small step at its cutoff, which differences would take for a slope.
-    if potential.device.type == "cpu" and not sums and len(components):
+    smooth = all(_is_smooth(prior, bool(system.pbc.any())) for prior in potential.priors)
+    if potential.device.type == "cpu" and smooth and len(components):
         wide = copy.deepcopy(potential).double().requires_grad_(False)
         copies = max(1, min(2 * len(components), MOST_ATOMS // system.num_atoms))
         batch = Batch.from_systems([system] * copies).to(dtype=torch.float64)
         if plan_for(wide, batch, stress=False, precision="float64").engine == COMPILED:
             return _differences(wide, batch, components)
     return _rows(potential, pairs, components)
+
+
+def _is_smooth(prior: nn.Module, periodic: bool) -> bool:
+    """Whether the forces of a prior are known to have no step at its cutoff, which differences take for a slope.
+
+    D2 ends sharply, a reaction field with a small step in the force, and so does the direct part of an Ewald sum.
+    """
+    if type(prior) is Coulomb:
+        return prior.cutoff(periodic) == 0
+    return type(prior) in (ZBL, D3)
 
 
 def _differences(potential: Potential, batch: Batch, components: Tensor) -> Tensor:
