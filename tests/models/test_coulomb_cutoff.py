@@ -96,8 +96,11 @@ def test_it_needs_a_coulomb_energy(charged, make_potential):
             with_coulomb_cutoff(given, 8.0)
     with pytest.raises(ValueError, match="coulomb_cutoff needs a potential with a Coulomb energy"):
         Calculator(plain, coulomb_cutoff=8.0)
-    both = with_coulomb_cutoff(Ensemble([charged, charged], ["a", "b"]), OTHER)
-    assert both.names == ("a", "b")
+    calibrated = Ensemble([charged, charged], ["a", "b"], (2.0, 3.0))
+    both = with_coulomb_cutoff(calibrated, OTHER)
+    summed = with_coulomb_cutoff(calibrated, None, "ewald", 1e-6)
+    assert both.names == summed.names == ("a", "b")
+    assert both.spread_factors == summed.spread_factors == (2.0, 3.0)
     assert coulomb_cutoff_of(both, periodic=True) == OTHER
 
 

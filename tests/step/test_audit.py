@@ -119,8 +119,9 @@ def test_right_results_of_large_systems_pass(make_potential, structure, precisio
     dtype = getattr(torch, precision)
     members = [make_potential(dtype, seed=seed, priors=(ZBLConfig,), **SMALL) for seed in (0, 1)]
     members[1].reference_energies.copy_(members[0].reference_energies)
-    for potential in (members[0], Ensemble(members)):
+    for potential in (members[0], Ensemble(members), Ensemble(members, spread_factors=(3.0, 2.0))):
         assert audited(potential, structure).error < (1e-9 if precision == "float64" else 1e-5)
+    assert audited(potential, WATER).error < (1e-9 if precision == "float64" else 1e-5)
 
 
 @pytest.mark.usefixtures("small_limits")

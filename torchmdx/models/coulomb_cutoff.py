@@ -48,7 +48,7 @@ def with_coulomb_cutoff(
     if coulomb is not None and coulomb not in TREATMENTS:
         raise ValueError(f"coulomb must be one of {', '.join(TREATMENTS)}, or None, got {coulomb!r}")
     if isinstance(potential, Ensemble):
-        return Ensemble([_changed(member, cutoff, coulomb) for member in potential], potential.names)
+        return potential.with_members([_changed(member, cutoff, coulomb) for member in potential])
     return _changed(potential, cutoff, coulomb)
 
 
@@ -115,7 +115,7 @@ def with_balanced_sums(potential: Potential | Ensemble, batch: Batch) -> Potenti
     if not largest or not sum_error_of(potential, True):
         return potential
     if isinstance(potential, Ensemble):
-        return Ensemble([_with(member, balanced) for member in potential], potential.names)
+        return potential.with_members([_with(member, balanced) for member in potential])
     return _with(potential, balanced)
 
 
@@ -130,7 +130,7 @@ def _as_accurate(potential: Potential | Ensemble, accuracy: float) -> Potential 
         return replace(config, accuracy=accuracy) if config.sums_lattice else config
 
     if isinstance(potential, Ensemble):
-        return Ensemble([_with(member, accurate) for member in potential], potential.names)
+        return potential.with_members([_with(member, accurate) for member in potential])
     return _with(potential, accurate)
 
 

@@ -102,6 +102,10 @@ class Ensemble(nn.Module):
     def device(self) -> torch.device:
         return self[0].device
 
+    def with_members(self, potentials: Sequence[Potential]) -> Ensemble:
+        """An ensemble of other potentials, with the same names and spread factors."""
+        return Ensemble(potentials, self.names, self.spread_factors)
+
     def require_elements(self, atomic_numbers: Tensor) -> None:
         """As `Potential.require_elements`, for every member."""
         for member in self:

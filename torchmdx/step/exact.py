@@ -38,7 +38,7 @@ def exact_results(potential: Potential | Ensemble, batch: Batch, *, stress: bool
     """
     exact = exact_copy(potential)
     blocked = [_in_blocks(member) for member in members_of(exact)]
-    whole = Ensemble(blocked, exact.names, exact.spread_factors) if isinstance(exact, Ensemble) else blocked[0]
+    whole = exact.with_members(blocked) if isinstance(exact, Ensemble) else blocked[0]
     batch = batch.to(dtype=torch.float64)
     edges = search_explicitly(batch, exact.search_cutoff(batch)) if batch.num_atoms > FEW_ATOMS else None
     found = evaluate(whole, batch, edges, stress=stress)
@@ -53,7 +53,7 @@ def exact_copy(potential: Potential | Ensemble) -> Potential | Ensemble:
     """The potential in float64, with tighter sums over lattices."""
     exact = copy.deepcopy(potential).double()
     if isinstance(exact, Ensemble):
-        return Ensemble([with_tight_sums(member) for member in exact], exact.names)
+        return exact.with_members([with_tight_sums(member) for member in exact])
     return with_tight_sums(exact)
 
 
@@ -119,7 +119,7 @@ def local_results(potential: Potential | Ensemble, batch: Batch, atom: int) -> L
     forces = torch.stack([local.results["forces"] for local in found])
     results = {"energies": mean_of(energies), "forces": mean_of(forces)}
     if isinstance(potential, Ensemble):
-        results["force_spread"] = spread_of(forces, vectors=True)
+        results["force_spread"] = potential.spread_factors[1] * spread_of(forces, vectors=True)
     return Local(atoms, results, len(near.atoms))
 
 
