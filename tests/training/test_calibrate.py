@@ -1,5 +1,7 @@
 """Ensembles of a training: calibrated spreads that are stored and applied, and members on other frames."""
 
+import argparse
+
 import made_up
 import numpy as np
 import pytest
@@ -7,8 +9,10 @@ import torch
 import yaml
 
 import torchmdx
+from torchmdx.commands import md
 from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import read_split
+from torchmdx.dynamics.run.settings import RunSettings
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.step.captured_step import CapturedStep
@@ -35,7 +39,7 @@ def test_members_have_one_test_set_and_frames_of_their_own(made):
         assert [len(parts[name]) for name in ("train", "validation", "test")] == [28, 10, 12]
 
 
-def test_calibrated_spreads_are_as_large_as_the_errors(made):
+def test_calibrated_spreads_are_as_large_as_the_errors(made, tmp_path, capsys):
     store, run = made
     plain = Ensemble([torchmdx.load(run / f"member-{k}" / "best.safetensors") for k in range(2)])
     calibrated = torchmdx.load(run / "ensemble.safetensors")
@@ -55,6 +59,21 @@ def test_calibrated_spreads_are_as_large_as_the_errors(made):
     folder = torchmdx.load(run)
     assert folder.spread_factors == calibrated.spread_factors
     assert folder.spread_factors != (1.0, 1.0)
+    assert main(["convert", str(run), str(tmp_path / "c.safetensors")]) == 0
+    assert torchmdx.load(tmp_path / "c.safetensors").spread_factors == calibrated.spread_factors
+    assert main(["convert", str(run), str(tmp_path / "d.zip")]) == 2
+    assert "a calibrated ensemble must end in .safetensors" in capsys.readouterr().err
+    parser = argparse.ArgumentParser()
+    md.add_parser(parser.add_subparsers())
+    given = ["md", "a.xyz", "-o", "run", "--steps", "4", "--model", str(run)]
+    assert RunSettings.from_options(parser.parse_args(given)).potential.models == (run / "ensemble.safetensors",)
+
+
+def test_openmm_records_the_file_with_the_factors(made):
+    pytest.importorskip("openmm")
+    from torchmdx.openmm.add import checkpoint_of
+
+    assert checkpoint_of(made[1]) == str(made[1] / "ensemble.safetensors")
 
 
 def test_engines_apply_the_factors_and_means_stay(made, tmp_path):

@@ -14,6 +14,12 @@ def is_ensemble_folder(folder: Path) -> bool:
     return any(place.name.removeprefix(MEMBER).isdecimal() for place in folder.glob(f"{MEMBER}*") if place.is_dir())
 
 
+def whole_in(folder: Path) -> list[Path]:
+    """The file of all members, which has the factors of their spreads; without one, and raises, as `files_in`."""
+    together = folder / TOGETHER
+    return [together] if together.is_file() else files_in(folder)
+
+
 def files_in(folder: Path) -> list[Path]:
     """The files of the best potentials of a training with several seeds, in the order of seeds.
 

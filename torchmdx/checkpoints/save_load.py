@@ -90,7 +90,7 @@ def load(
         raise ValueError(f"an ensemble needs at least 2 potentials, got {len(found)} in {str(source)!r}")
     readings = [with_coulomb_cutoff_of_one(reading.potential, *treatment) for reading in found]
     potentials = [_ready(potential, dtype, device) for potential in readings]
-    return Ensemble(potentials, [reading.report.source for reading in found], _spread_factors(file))
+    return Ensemble(potentials, [reading.report.source for reading in found], spread_factors(file))
 
 
 @isolated
@@ -182,7 +182,7 @@ def _is_single_file(source: Sources | None) -> TypeGuard[str | Path | Source | N
     )
 
 
-def _spread_factors(source: Sources | None) -> tuple[float, float]:
+def spread_factors(source: Sources | None) -> tuple[float, float]:
     """Those of a file of several potentials, or of the one that a training with several seeds wrote into its folder."""
     if isinstance(source, (str, Path)):
         folder, head = split_head(source)

@@ -58,8 +58,9 @@ def add_parser(subparsers: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     from torchmdx.checkpoints.formats import ensemble
     from torchmdx.checkpoints.locate import holds_several, is_run_folder, opened
-    from torchmdx.checkpoints.save_load import read, read_ensemble, save
+    from torchmdx.checkpoints.save_load import read, read_ensemble, save, spread_factors
     from torchmdx.commands.info import describe
+    from torchmdx.models.ensemble import UNCALIBRATED
     from torchmdx.runtime.files import require_new, write_whole
 
     target = Path(options.target)
@@ -85,7 +86,10 @@ def run(options: argparse.Namespace) -> int:
     for reading in readings:
         reading.potential.card = card_with(reading.potential.card, options)
     if several:
-        write_whole(target, _zipped(readings) if target.suffix == ".zip" else ensemble.to_bytes(readings))
+        factors = spread_factors(files[0]) if len(files) == 1 else UNCALIBRATED
+        if target.suffix == ".zip" and factors != UNCALIBRATED:
+            raise ValueError(f"the target of a calibrated ensemble must end in .safetensors, got {options.target!r}")
+        write_whole(target, _zipped(readings) if target.suffix == ".zip" else ensemble.to_bytes(readings, factors))
     else:
         save(readings[0].potential, target, report=readings[0].report)
     texts = [f"{reading.report}\n{describe(reading.potential)}" for reading in readings]
@@ -96,11 +100,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _require_head(file: Any) -> None:
-    """Raises ValueError for a file of several heads, of which one has to be chosen: the others would be lost."""
+    """Raises ValueError for potentials of several heads, of which one has to be chosen: the others would be lost."""
     from torchmdx.checkpoints.formats.source import Source
     from torchmdx.checkpoints.formats.table import heads_in
+    from torchmdx.checkpoints.locate import opened, split_head
+    from torchmdx.checkpoints.run_folder import files_in
 
-    heads = heads_in(file) if isinstance(file, Source) and file.head is None else None
+    if not isinstance(file, Source):
+        folder, head = split_head(file)
+        file = replace(opened(files_in(Path(folder or file))[0]), head=head)
+    heads = heads_in(file) if file.head is None else None
     if heads is not None:
         raise ValueError(f"{file.origin!r} has the heads {', '.join(heads.names)}: choose one with --head NAME")
 

@@ -15,7 +15,7 @@ from openmm import app, unit
 from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
 from torchmdx.checkpoints.potentials import shipped
 from torchmdx.checkpoints.prepare import PotentialSource, chosen_head, prepare_potential
-from torchmdx.checkpoints.run_folder import files_in
+from torchmdx.checkpoints.run_folder import whole_in
 from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
@@ -173,7 +173,8 @@ def checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
     if isinstance(potential, (str, Path)):
         if is_run_folder(potential):
             folder, head = split_head(potential)
-            return tuple(str(with_head(file.resolve(), head)) for file in files_in(Path(folder or potential)))
+            files = tuple(str(with_head(file.resolve(), head)) for file in whole_in(Path(folder or potential)))
+            return files if len(files) > 1 else files[0]
         return _name_or_path(locate(potential))
     if isinstance(potential, (Potential, Ensemble)):
         return None

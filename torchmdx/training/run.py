@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from torchmdx.checkpoints.run_folder import TOGETHER
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.splits import Split, read_split
 from torchmdx.datasets.store import Store
@@ -22,9 +24,10 @@ from torchmdx.training.calibrate import calibrate, resampled
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import Group, join, launch, launched, leave
 from torchmdx.training.finish import finish
+from torchmdx.training.heads import base_of, chosen_heads
 from torchmdx.training.logs import Logs, require_loggers
 from torchmdx.training.loop import STATE, Trainer
-from torchmdx.training.open_data import open_data, open_store, warn_of_changes
+from torchmdx.training.open_data import open_data, open_store, say, warn_of_changes
 from torchmdx.training.prepare import freeze, make_potential, require_terms
 from torchmdx.training.progress import TrainingProgress
 from torchmdx.training.replay import with_replay
@@ -104,6 +107,8 @@ def _worker(config: Config, resume: bool, interrupts: Interrupts | None = None, 
 
 def _members(config: Config, resume: bool, group: Group, device: torch.device, interrupts: Interrupts) -> int:
     """Trains one potential, or the members of an ensemble, each in its own directory. Rank 0 holds the directory."""
+    if not group.rank:  # until the members are calibrated anew
+        (Path(config.output.directory) / TOGETHER).unlink(missing_ok=True)
     for one, place in places(config):
         if not _one(one, place, resume and (place / STATE).exists(), group, device, interrupts):
             # The same in all processes, whichever of them received the signal.
@@ -239,6 +244,8 @@ def _require_possible(config: Config) -> None:
     if checkpoint is None:
         potential = Potential(config.model.network(), config.model.prior_configs())
     else:
-        potential = load_one(checkpoint).requires_grad_(True)
+        potential = load_one(base_of(config)).requires_grad_(True)
+        if (said := chosen_heads(config)) is not None and os.environ.get("RANK", "0") == "0":
+            say(said)
     freeze(potential, config.finetune.freeze)
     require_terms(config.loss, potential)
