@@ -17,8 +17,9 @@ from torchmdx.datasets.store import Store
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.report.history import read_table
 from torchmdx.training.config_file import make_config
-from torchmdx.training.heads import heads_of
+from torchmdx.training.heads import base_of, beginnings, heads_of
 from torchmdx.training.open_data import open_data
+from torchmdx.training.replay import _state
 
 SHIFT = {1: 0.5, 6: -2.0, 8: 3.0}
 
@@ -83,9 +84,14 @@ def test_each_head_has_its_frames_references_scale_and_errors(world):
         assert (world / "two" / "report" / head / "index.html").is_file()
 
 
-def test_one_head_is_an_ordinary_potential_everywhere(world, tmp_path, capsys):
+def test_one_head_is_an_ordinary_potential_everywhere(world, tmp_path, capsys, caplog):
     file, frame = world / "two" / "best.safetensors", made_up.frames(1, seed=9)[0]
     default, high = torchmdx.load(file), torchmdx.load(f"{file}:high")
+    torchmdx.load(file)
+    said = f"{file} has the heads low, high: low is taken; head= chooses one"
+    assert [record.message for record in caplog.records] == [said]  # once
+    with pytest.raises(ValueError, match="a head must be chosen once, got 'low' and .*best.safetensors:high"):
+        torchmdx.load(f"{file}:high", head="low")
     assert type(high) is torchmdx.Potential
     energies = {name: float(evaluate(one, frame.system(0)).energy) for name, one in (("low", default), ("high", high))}
     assert energies["low"] != energies["high"]
@@ -132,6 +138,10 @@ def test_fine_tuning_replays_one_head_and_begins_from_heads_of_the_checkpoint(wo
     assert main(["train", str(tmp_path / "c.yaml"), "--optimizer.learning_rate", "1e-12"]) == 0
     said = capsys.readouterr()
     assert "spreads of the head new times" in said.out
+    heads = "has the heads low, high; new begins with high; high will not be in the result"
+    assert said.err.count(heads) == 1
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "no.safetensors")]) == 2
+    assert "has the heads new, low: choose one with --head NAME" in capsys.readouterr().err
     mixed = Store.open(tmp_path / "run" / "member-0" / "with_replay.store")
     replayed = mixed.gather([len(mixed) - 1])  # labelled by the head low, not by the default of the run
     before = torchmdx.load(world / "two" / "best.safetensors:low")
@@ -155,6 +165,7 @@ def test_fine_tuning_replays_one_head_and_begins_from_heads_of_the_checkpoint(wo
         ("data", "path", "x.xyz", "heads need no path"),
         ("data", "validation", ["v.xyz"], "heads need .* parts that are drawn"),
         ("data", "heads", {"a b": "x.xyz"}, "the name of a head must consist of letters.*got 'a b'"),
+        ("data", "heads", {"..": "x.xyz"}, "the name of a head must consist of letters.*got '..'"),
         ("loss", "head_weights", {"pbe": 1.0}, "loss.head_weights must name heads of data.heads, low, got 'pbe'"),
         ("finetune", "replay_head", "low", "finetune.replay_head must be given with finetune.replay and data.heads"),
     ],
@@ -164,3 +175,35 @@ def test_settings_that_do_not_fit_are_refused(section, key, value, message):
     values[section] = values.get(section, {}) | {key: value}
     with pytest.raises(ValueError, match=message):
         make_config(values)
+
+
+def test_a_checkpoint_may_name_its_head(world):
+    values = values_of(world)
+    values["data"]["heads"] = {"low": "x.xyz", "new": "y.xyz"}
+    file = world / "two" / "best.safetensors"
+    values["finetune"] = {"checkpoint": f"{file}:high"}
+    values["loss"] = {}
+    config = make_config(values)
+    assert beginnings(config) == {"low": f"{file}:low", "new": f"{file}:high"}
+    assert base_of(config) == f"{file}:high"
+    values["finetune"]["head"] = "low"
+    with pytest.raises(ValueError, match="finetune.head must be the head of finetune.checkpoint, high, got low"):
+        base_of(make_config(values))
+
+
+def test_files_of_two_heads_must_differ(world):
+    values = values_of(world)
+    values["data"]["heads"] = {"low": str(world / "low"), "high": str(world / "low")}
+    with pytest.raises(ValueError, match="one part and one head of the data, got .* in two heads"):
+        open_data(make_config(values).data, world / "none")
+
+
+def test_replayed_labels_are_those_of_one_head(world):
+    """A run that replays another head computes them anew, even where both have the same reference energies."""
+    values, states = values_of(world), []
+    values |= {"data": values["data"] | {"heads": {"new": str(world / "more")}}, "loss": {}}
+    file, store = world / "two" / "best.safetensors", Store.open(world / "more")
+    for head in ("low", "high"):
+        values["finetune"] = {"checkpoint": str(file), "replay": str(world / "low"), "replay_head": head}
+        states.append(_state(make_config(values), torchmdx.load(file, head="low"), store))
+    assert states[0] != states[1]

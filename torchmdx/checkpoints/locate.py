@@ -90,7 +90,10 @@ def split_head(path: str | Path | None) -> tuple[str | Path | None, str | None]:
 
 
 def with_head(path: str | Path | None, head: str | None) -> str | Path | None:
-    """FILE:NAME of a path and a head, if there is one."""
+    """FILE:NAME of a path and a head, if there is one. Raises ValueError for a path with another head."""
+    path, named = split_head(path) if head is not None else (path, None)
+    if named not in (None, head):
+        raise ValueError(f"a head must be chosen once, got {head!r} and {path}:{named}")
     return path if head is None else f"{DEFAULT_POTENTIAL if path is None else path}:{head}"
 
 

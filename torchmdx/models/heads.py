@@ -18,7 +18,7 @@ from torchmdx.models.model_card import Card
 from torchmdx.models.potential import Potential
 from torchmdx.structures.system import Batch
 
-NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")  # also that of a folder
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,10 @@ class HeadNames:
 def require_head_name(name: str) -> None:
     """Raises ValueError unless a name can be that of a head."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ValueError(f"the name of a head must consist of letters, digits, _, ., + and -, got {name!r}")
+        raise ValueError(
+            f"the name of a head must consist of letters, digits, _, ., + and -, and not begin with one of the "
+            f"last three, got {name!r}"
+        )
 
 
 class HeadTable(nn.Module):

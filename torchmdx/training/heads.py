@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.checkpoints.locate import head_names, with_head
+from torchmdx.checkpoints.locate import head_names, split_head, with_head
 from torchmdx.datasets.splits import PARTS, Split, count_of, split
 from torchmdx.datasets.store import Store
 from torchmdx.training.config import Config
@@ -103,10 +103,8 @@ def _lacking(draw: Mapping[str, Any], drawn: Indices, free: int) -> dict[str, in
 
 def beginnings(config: Config) -> Mapping[str, str | Path]:
     """The checkpoint with the head that each head to train begins with."""
-    checkpoint = config.finetune.checkpoint
-    assert checkpoint is not None
-    known = head_names(checkpoint)
-    return {name: with_head(checkpoint, name if name in known else config.finetune.head) for name in names_of(config)}  # type: ignore[misc]
+    path, known, base = _checkpoint(config)
+    return {name: with_head(path, name if name in known else base) or "" for name in names_of(config)}
 
 
 def base_of(config: Config) -> str | Path:
@@ -114,10 +112,37 @@ def base_of(config: Config) -> str | Path:
     replay = config.finetune.replay_head
     if replay is not None:
         return beginnings(config)[replay]
-    return with_head(config.finetune.checkpoint, config.finetune.head) or ""
+    path, _, base = _checkpoint(config)
+    return with_head(path, base) or ""
 
 
 def is_known(config: Config, name: str) -> bool:
     """Whether the checkpoint has this head, so that its reference energies are those of the labels."""
-    assert config.finetune.checkpoint is not None
-    return name in head_names(config.finetune.checkpoint) or name == config.finetune.replay_head
+    return name in _checkpoint(config)[1] or name == config.finetune.replay_head
+
+
+def chosen_heads(config: Config) -> str | None:
+    """Which heads of a checkpoint with several a fine-tuning takes and which it leaves out; None for another one."""
+    path, known, base = _checkpoint(config)
+    if not known:
+        return None
+    names = names_of(config)
+    said = [f"{path} has the heads {', '.join(known)}"]
+    said += [f"{name} begins with {base}" for name in names or ("the training",) if name not in known]
+    if left := [name for name in known if name not in (names or (base,))]:
+        said.append(f"{', '.join(left)} will not be in the result")
+    return "; ".join(said)
+
+
+def _checkpoint(config: Config) -> tuple[str | Path, tuple[str, ...], str | None]:
+    """The file of the checkpoint, its heads, and the one that new heads begin with; a file with one has no names.
+
+    Raises ValueError for two different choices.
+    """
+    checkpoint, head = config.finetune.checkpoint, config.finetune.head
+    assert checkpoint is not None
+    path, named = split_head(checkpoint)
+    if named is not None and head not in (None, named):
+        raise ValueError(f"finetune.head must be the head of finetune.checkpoint, {named}, got {head}")
+    known = head_names(path or checkpoint)
+    return path or checkpoint, known, head or named or (known[0] if known else None)

@@ -87,8 +87,7 @@ def _old_parts(config: Config, first: int, end: int, validated: bool) -> Split:
 
 def _state(config: Config, potential: Potential, store: Store) -> dict[str, Any]:
     """What the store depends on, as JSON values."""
-    assert config.finetune.checkpoint is not None
-    base = load_one(config.finetune.checkpoint, dtype=potential.dtype)
+    base = load_one(base_of(config), dtype=potential.dtype)
     digest = hashlib.sha256()
     for tensor in (*base.state_dict().values(), potential.reference_energies):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,6 +17,8 @@ from torchmdx.checkpoints.formats.torchmdnet import reader as torchmdnet
 from torchmdx.models.heads import HeadNames
 from torchmdx.models.origin import Origin
 from torchmdx.runtime.damaged_file import naming, parse_json
+
+log = logging.getLogger(__name__)
 
 
 class Format(Protocol):
@@ -123,6 +127,7 @@ def read_one(source: Source) -> Reading:
         if source.head is not None and found is not own:
             raise ValueError(f"a head can be chosen in a file of torchmdx, got {source.head!r} for {source.origin!r}")
         reading = found.read(source)
+    _say_default(source)
     reading.potential.origin = origin_of(source)
     return reading
 
@@ -137,6 +142,21 @@ def read_several(source: Source) -> list[Reading]:
         )
     with naming(source.origin):
         readings = chosen.read(source, read_one)
+    _say_default(source)
     for reading in readings:
         reading.potential.origin = origin_of(source)
     return readings
+
+
+def _say_default(source: Source) -> None:
+    """Logs, once for each file, that the default of several heads is taken."""
+    heads = heads_in(source) if source.head is None else None
+    if heads is not None:
+        _warn_once(
+            f"{source.origin} has the heads {', '.join(heads.names)}: {heads.default} is taken; head= chooses one"
+        )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
