@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import made_up
 import numpy as np
@@ -40,3 +41,15 @@ def test_sizes_must_increase(text):
     with pytest.raises(ValueError, match="needs increasing numbers of frames, as 100,300,1000, got"):
         sizes_of(text)
     assert np.all(np.array(sizes_of("1, 20")) == [1, 20])
+
+
+def test_what_a_curve_cannot_have_is_refused_before_it_trains(tmp_path, monkeypatch, capsys):
+    values = made_up.values("", data={"heads": {"low": "x.xyz"}})
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), "--learning-curve", "9,18"]
+    assert main(words) == 2
+    assert "data.heads and data.split must not be given" in capsys.readouterr().err
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "none")))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(words) == 2
+    assert "pictures need matplotlib" in capsys.readouterr().err

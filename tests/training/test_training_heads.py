@@ -88,7 +88,7 @@ def test_one_head_is_an_ordinary_potential_everywhere(world, tmp_path, capsys, c
     file, frame = world / "two" / "best.safetensors", made_up.frames(1, seed=9)[0]
     default, high = torchmdx.load(file), torchmdx.load(f"{file}:high")
     torchmdx.load(file)
-    said = f"{file} has the heads low, high: low is taken; head= chooses one"
+    said = f"{file} has the heads low, high: low is taken; head= or --head chooses one"
     assert [record.message for record in caplog.records] == [said]  # once
     with pytest.raises(ValueError, match="a head must be chosen once, got 'low' and .*best.safetensors:high"):
         torchmdx.load(f"{file}:high", head="low")

@@ -15,6 +15,7 @@ from torchmdx.checkpoints.save_load import load_one
 from torchmdx.datasets.store import Store
 from torchmdx.report.evaluation import evaluate_sets
 from torchmdx.report.scales import MILLI_EV
+from torchmdx.report.style import require_matplotlib
 from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.wording import number
 from torchmdx.training.config import Config
@@ -47,9 +48,10 @@ def learning_curve(config: Config, sizes: Sequence[int]) -> int:
     directory = Path(config.output.directory)
     if config.data.part_files() or config.data.heads or config.data.split is not None or config.training.ensemble > 1:
         raise ValueError(
-            "a learning curve draws its parts from data.path and trains one potential: data.split must not be given, "
-            "parts must be sizes, and training.ensemble must be 1"
+            "a learning curve draws its parts from data.path and trains one potential: data.heads and data.split must "
+            "not be given, parts must be sizes, and training.ensemble must be 1"
         )
+    require_matplotlib()  # before what may take days
     largest = config.data.model_copy(update={"train": sizes[-1]})
     store, parts = open_data(largest, directory)
     part = next((name for name in ("test", "validation") if len(parts[name])), None)
@@ -114,9 +116,6 @@ def _write(directory: Path, rows: Sequence[tuple[float, ...]]) -> None:
 
 
 def _plot(path: Path, rows: Sequence[tuple[float, ...]], part: str) -> None:
-    from torchmdx.report.style import require_matplotlib
-
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.4), layout="constrained")
