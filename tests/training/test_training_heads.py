@@ -15,10 +15,14 @@ from torchmdx.checkpoints.locate import head_names
 from torchmdx.commands.cli import main
 from torchmdx.datasets.store import Store
 from torchmdx.evaluation.derivatives import evaluate
+from torchmdx.models.heads import MultiHead
+from torchmdx.models.model_card import Card
 from torchmdx.report.history import read_table
 from torchmdx.training.config_file import make_config
 from torchmdx.training.heads import base_of, beginnings, heads_of
+from torchmdx.training.new_elements import embeddings
 from torchmdx.training.open_data import open_data
+from torchmdx.training.prepare import make_potential
 from torchmdx.training.replay import _state
 
 SHIFT = {1: 0.5, 6: -2.0, 8: 3.0}
@@ -207,3 +211,22 @@ def test_replayed_labels_are_those_of_one_head(world):
         values["finetune"] = {"checkpoint": str(file), "replay": str(world / "low"), "replay_head": head}
         states.append(_state(make_config(values), torchmdx.load(file, head="low"), store))
     assert states[0] != states[1]
+
+
+def test_elements_that_one_head_knows_keep_their_embeddings(world, tmp_path):
+    file = world / "two" / "best.safetensors"
+    parts = {head: torchmdx.load(file, head=head) for head in ("low", "high")}
+    parts["low"].card = Card(elements=(1, 6))
+    parts["low"].reference_energies[8] = 0.0
+    torchmdx.save(MultiHead(parts, "low"), tmp_path / "m.safetensors")
+    values = values_of(world)
+    values |= {"data": values["data"] | {"heads": {"low": str(world / "low"), "high": str(world / "high")}}}
+    values["finetune"] = {"checkpoint": str(tmp_path / "m.safetensors")}
+    store, frames = open_data(make_config(values).data, tmp_path)
+    tuned = make_potential(make_config(values), store, frames["train"], torch.float32)
+    for name, table in embeddings(tuned).items():
+        assert torch.equal(table, embeddings(parts["low"])[name])
+    low, high = (tuned.one(head).reference_energies for head in ("low", "high"))
+    assert float(low[8]) == pytest.approx(made_up.LONE[8], abs=2.0)
+    assert torch.equal(high, parts["high"].reference_energies)
+    assert torch.equal(low[:8], parts["low"].reference_energies[:8])

@@ -264,7 +264,9 @@ class Config(Section):
             )
         unknown = [name for name in self.loss.head_weights if name not in (*heads, finetune.replay_head)]
         if unknown:
-            raise ValueError(f"loss.head_weights must name heads of data.heads, {', '.join(heads)}, got {unknown[0]!r}")
+            raise ValueError(
+                f"loss.head_weights must name heads of data.heads, {', '.join(heads) or 'none'}, got {unknown[0]!r}"
+            )
         return self
 
     def plain(self) -> dict[str, Any]:

@@ -116,6 +116,12 @@ def base_of(config: Config) -> str | Path:
     return with_head(path, base) or ""
 
 
+def every_head(config: Config) -> list[str | Path]:
+    """The checkpoint with each of its heads, one with a single head as it is."""
+    path, known, _ = _checkpoint(config)
+    return [with_head(path, name) or "" for name in known] or [path]
+
+
 def is_known(config: Config, name: str) -> bool:
     """Whether the checkpoint has this head, so that its reference energies are those of the labels."""
     return name in _checkpoint(config)[1] or name == config.finetune.replay_head

@@ -20,7 +20,7 @@ from torchmdx.runtime.wording import signed
 from torchmdx.training.adapters import add_adapters
 from torchmdx.training.config import Config
 from torchmdx.training.distributed import launched
-from torchmdx.training.heads import base_of, beginnings, heads_of, is_known, names_of
+from torchmdx.training.heads import base_of, beginnings, every_head, heads_of, is_known, names_of
 from torchmdx.training.labelled import label
 from torchmdx.training.loss import used_terms
 from torchmdx.training.loss_section import LossSection
@@ -40,7 +40,9 @@ def make_potential(config: Config, store: Store, train: np.ndarray, dtype: torch
     finetune, heads = config.finetune, heads_of(config, store)
     new: tuple[int, ...] = ()
     if finetune.checkpoint is not None:
-        new = new_elements(load_one(base_of(config)), card_of(store, train).elements or ())
+        new = card_of(store, train).elements or ()
+        for source in every_head(config):  # which share the embeddings
+            new = new_elements(load_one(source), new)
     of_one = _new_potential if finetune.checkpoint is None else _tuned_potential
     if heads is None:
         potential = of_one(config, store, train, dtype, None, new)
@@ -75,15 +77,20 @@ def _tuned_potential(
     """The checkpoint to fine-tune, or one head of it, with elements that are new to it. train: frames of the head."""
     finetune = config.finetune
     source = base_of(config) if head is None else beginnings(config)[head]
-    potential = with_elements(load_one(source, dtype=dtype), new, config.training.seed)
+    potential = load_one(source, dtype=dtype)
+    mine = card_of(store, train) if len(train) else Card()
+    fitted = new_elements(potential, mine.elements or ())
+    potential = with_elements(potential, new, config.training.seed)
     _require_elements(potential, store, f"the potential {finetune.checkpoint!r}")
     if not len(train):  # only replayed frames, whose labels are those of the checkpoint
         return potential
-    potential.card = tuned_card(potential.card, card_of(store, train))
+    potential.card = tuned_card(potential.card, mine)
     if finetune.references == "shift" or not (head is None or is_known(config, head)):
         _shift_references(potential, store, train)
-    elif new:
-        _shift_references(potential, store, train, new)
+    elif fitted:
+        _shift_references(potential, store, train, fitted)
+        if fitted != new and not launched():
+            print(f"new to {source}: {symbols(fitted)}; reference energies are fitted", file=sys.stderr)
     return potential
 
 

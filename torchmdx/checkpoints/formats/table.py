@@ -153,7 +153,8 @@ def _say_default(source: Source) -> None:
     heads = heads_in(source) if source.head is None else None
     if heads is not None:
         _warn_once(
-            f"{source.origin} has the heads {', '.join(heads.names)}: {heads.default} is taken; head= or --head chooses one"
+            f"{source.origin} has the heads {', '.join(heads.names)}: {heads.default} is taken; "
+            "head= or --head chooses one"
         )
 
 
