@@ -1,10 +1,16 @@
 """Heads on one network: outputs and constants of each system's head, and the potential of one head."""
 
+import importlib
+import importlib.util
+import inspect
+
 import pytest
 import torch
 
+import torchmdx
 from torchmdx import Batch, System
 from torchmdx.evaluation.derivatives import evaluate
+from torchmdx.ipi.beads import load_beads
 from torchmdx.models.heads import HeadNames, MultiHead, one_head, select_heads
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet import TensorNetConfig
@@ -52,3 +58,13 @@ def test_names_and_potentials_that_do_not_fit_are_refused():
         MultiHead({"a:b": potential(0)}, "a:b")
     with pytest.raises(ValueError, match="heads must have one configuration and the same priors, 'high' has others"):
         MultiHead({"low": potential(0), "high": potential(1, num_head_layers=1)}, "low")
+
+
+def test_functions_that_take_a_coulomb_accuracy_take_a_head():
+    functions = [torchmdx.load, torchmdx.Calculator, torchmdx.relax, torchmdx.neb, load_beads]
+    if importlib.util.find_spec("openmm"):
+        of_openmm = importlib.import_module("torchmdx.openmm")
+        names = ("add_potential", "add_difference", "create_mixed_system", "MixedRegion")
+        functions += [getattr(of_openmm, name) for name in names]
+    for function in functions:
+        assert {"coulomb_accuracy", "head"} <= inspect.signature(function).parameters.keys(), function

@@ -163,6 +163,7 @@ def load_beads(
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
     coulomb_accuracy: float | None = None,
+    head: str | None = None,
 ) -> Beads:
     """Beads of a potential, as `Calculator` takes it, and of a structure; warns of what the potential was not made for.
 
@@ -173,7 +174,7 @@ def load_beads(
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     target = choose_device(device)
-    potential = prepare_potential(model, DTYPES[dtype], target, coulomb_cutoff, coulomb, coulomb_accuracy)
+    potential = prepare_potential(model, DTYPES[dtype], target, coulomb_cutoff, coulomb, coulomb_accuracy, head)
     system = System.from_ase(atoms, charge)
     beads = Beads(potential, system, precision=dtype)
     for doubt in potential.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):

@@ -37,6 +37,7 @@ class MixedRegion:
     coulomb_cutoff: float | None = None
     coulomb: str | None = None
     coulomb_accuracy: float | None = None
+    head: str | None = None
     name: str = "torchmdx"
 
 
@@ -75,7 +76,7 @@ def create_mixed_regions(
             remove_constraints=remove_constraints, keep=keep, replace=replace, transport=transport, mode=mode,
             precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
             periodic=periodic, coulomb_cutoff=region.coulomb_cutoff, coulomb=region.coulomb,
-            coulomb_accuracy=region.coulomb_accuracy,
+            coulomb_accuracy=region.coulomb_accuracy, head=region.head,
         )  # fmt: skip
     return mixed
 

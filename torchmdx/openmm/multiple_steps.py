@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import openmm
 
+from torchmdx.checkpoints.prepare import chosen_head
 from torchmdx.openmm.add import checkpoint_of, insert, make_evaluator, require_known
 from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.openmm.settings import hash_of
@@ -34,6 +35,7 @@ def add_difference(
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
     coulomb_accuracy: float | None = None,
+    head: str | None = None,
     name: str = "torchmdx difference",
 ) -> PotentialForce:
     """Adds `potential` minus a fast potential that is in the system already, for the same atoms; returns the first.
@@ -51,8 +53,8 @@ def add_difference(
 
     Args:
         force_group: Of the difference; no other force may be in it.
-        transport, max_force_spread, spread_file, energy_offset, coulomb_cutoff, coulomb, coulomb_accuracy:
-            As for `add_potential`.
+        transport, max_force_spread, spread_file, energy_offset, coulomb_cutoff, coulomb, coulomb_accuracy,
+            head: As for `add_potential`.
 
     Raises:
         ValueError: For a group that is in use, or a fast potential with a scale parameter.
@@ -72,6 +74,7 @@ def add_difference(
             "exceptions hold together, because OpenMM wraps positions in a CustomCVForce into the box, molecule by "
             "molecule"
         )
+    potential = chosen_head(potential, head)
     checkpoint = checkpoint_of(potential)
     settings = replace(
         own, checkpoint=checkpoint, sha256=hash_of(checkpoint), max_force_spread=max_force_spread, energy_offset=0.0,

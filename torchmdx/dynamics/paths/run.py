@@ -51,6 +51,7 @@ def neb(
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
     coulomb_accuracy: float | None = None,
+    head: str | None = None,
     stop: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = log.info,
 ) -> ReactionPath:
@@ -66,7 +67,7 @@ def neb(
     free molecules are superimposed; the order of the atoms must be the same at both ends.
 
     Args:
-        potential, charge, device, mode, coulomb_cutoff, coulomb, coulomb_accuracy: As for `Calculator`.
+        potential, charge, device, mode, coulomb_cutoff, coulomb, coulomb_accuracy, head: As for `Calculator`.
         images: Between the ends.
         fmax: Converged if all forces of the band are below, eV/Å; the ends are relaxed to a fifth of it.
         steps: At most.
@@ -90,7 +91,7 @@ def neb(
     require_same_atoms(first, last)
     name, target = dtype_named(dtype), choose_device(device)
     require_mode(mode, target)
-    model = prepare_potential(potential, DTYPES[name], target, coulomb_cutoff, coulomb, coulomb_accuracy)
+    model = prepare_potential(potential, DTYPES[name], target, coulomb_cutoff, coulomb, coulomb_accuracy, head)
     if relax_ends:
         settings = FireSettings(fmax=fmax / 5, steps=ENDS_STEPS)
         first, last = relaxed_ends(
