@@ -24,6 +24,7 @@ from torchmdx.training.new_elements import embeddings
 from torchmdx.training.open_data import open_data
 from torchmdx.training.prepare import make_potential
 from torchmdx.training.replay import _state
+from torchmdx.training.resuming import resumed
 
 SHIFT = {1: 0.5, 6: -2.0, 8: 3.0}
 
@@ -230,3 +231,13 @@ def test_elements_that_one_head_knows_keep_their_embeddings(world, tmp_path):
     assert float(low[8]) == pytest.approx(made_up.LONE[8], abs=2.0)
     assert torch.equal(high, parts["high"].reference_energies)
     assert torch.equal(low[:8], parts["low"].reference_energies[:8])
+
+
+def test_a_run_goes_on_with_its_heads_in_their_order_and_weights_that_are_declared(world):
+    values = values_of(world)
+    values["output"] |= {"directory": str(world / "two")}
+    run = make_config(values)
+    assert resumed(run, True, ["loss.head_weights={low: 3.0}"]).loss.head_weights["low"] == 3.0
+    values["data"]["heads"] = dict(reversed(values["data"]["heads"].items()))
+    with pytest.raises(ValueError, match="same settings: data.heads was {'low': .*got {'high'"):
+        resumed(make_config(values), True, [])

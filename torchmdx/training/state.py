@@ -35,6 +35,9 @@ FREE = (
 CHANGEABLE = ("optimizer.", "schedule.", "loss.")
 CHANGEABLE_ALONE = ("training.validate_every", "training.validation_batch_size", "training.deterministic")
 
+# Mappings that are one setting. The order of heads is that of their weights.
+WHOLE = ("references", "heads", "head_weights")
+
 # Settings that version 0.1 did not have, and how it trained.
 ADDED = {"model.messages": "source", "training.resample": False, "finetune.lora": None}
 ADDED |= {"data.heads": {}, "loss.head_weights": {}, "finetune.head": None, "finetune.replay_head": None}
@@ -155,7 +158,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """(dotted key, value) of nested dictionaries."""
     found: list[tuple[str, Any]] = []
     for name, value in values.items():
-        if isinstance(value, dict) and value and name != "references":
+        if isinstance(value, dict) and value and name not in WHOLE:
             found += flatten(value, f"{prefix}{name}.")
         else:
             found.append((prefix + name, value))
