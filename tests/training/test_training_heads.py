@@ -238,6 +238,8 @@ def test_a_run_goes_on_with_its_heads_in_their_order_and_weights_that_are_declar
     values["output"] |= {"directory": str(world / "two")}
     run = make_config(values)
     assert resumed(run, True, ["loss.head_weights={low: 3.0}"]).loss.head_weights["low"] == 3.0
+    declared = resumed(run, True, ["loss.config_type_weights={bulk: 2.0}"])
+    assert declared.loss.config_type_weights == {"bulk": 2.0}
     values["data"]["heads"] = dict(reversed(values["data"]["heads"].items()))
     with pytest.raises(ValueError, match="same settings: data.heads was {'low': .*got {'high'"):
         resumed(make_config(values), True, [])

@@ -35,8 +35,9 @@ FREE = (
 CHANGEABLE = ("optimizer.", "schedule.", "loss.")
 CHANGEABLE_ALONE = ("training.validate_every", "training.validation_batch_size", "training.deterministic")
 
-# Mappings that are one setting. The order of heads is that of their weights.
-WHOLE = ("references", "heads", "head_weights")
+# Mappings that are one setting, and those in which the order does not matter: that of heads is that of their weights.
+UNORDERED = ("references", "head_weights", "config_type_weights")
+WHOLE = (*UNORDERED, "heads")
 
 # Settings that version 0.1 did not have, and how it trained.
 ADDED = {"model.messages": "source", "training.resample": False, "finetune.lora": None}
@@ -161,7 +162,8 @@ def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         if isinstance(value, dict) and value and name not in WHOLE:
             found += flatten(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + name, value))
+            ordered = name not in UNORDERED or not isinstance(value, dict)
+            found.append((prefix + name, value if ordered else dict(sorted(value.items()))))
     return found
 
 
