@@ -49,6 +49,8 @@ def test_what_a_curve_cannot_have_is_refused_before_it_trains(tmp_path, monkeypa
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), "--learning-curve", "9,18"]
     assert main(words) == 2
     assert "data.heads and data.split must not be given" in capsys.readouterr().err
+    assert main([*words, "--set", "optimizer.learning_rate=1e-4"]) == 2
+    assert "--set changes a single run that is resumed, got 'optimizer" in capsys.readouterr().err
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "none")))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(words) == 2

@@ -87,6 +87,8 @@ def run(options: argparse.Namespace) -> int:
     if curve is not None:
         from torchmdx.training.learning_curve import learning_curve, sizes_of
 
+        if changes:
+            raise ValueError(f"--set changes a single run that is resumed, got {changes[0]!r} with --learning-curve")
         return learning_curve(config, sizes_of(curve))
     from torchmdx.training.run import train
 
