@@ -199,7 +199,7 @@ def test_a_checkpoint_may_name_its_head(world):
 def test_files_of_two_heads_must_differ(world):
     values = values_of(world)
     values["data"]["heads"] = {"low": str(world / "low"), "high": str(world / "low")}
-    with pytest.raises(ValueError, match="one part and one head of the data, got .* in two heads"):
+    with pytest.raises(ValueError, match="a file must be of one head, got .* in two"):
         open_data(make_config(values).data, world / "none")
 
 

@@ -94,14 +94,9 @@ def _files(data: DataSection) -> dict[str, str]:
     for part, files in parts.items():
         for file in files:
             if file in found:
-                where = (
-                    f"{found[file]} and {part}"
-                    if found[file] != part
-                    else "two heads"
-                    if data.heads
-                    else f"{part} twice"
-                )
-                raise ValueError(f"a file must be in one part and one head of the data, got {file!r} in {where}")
+                where = "two" if data.heads else f"{found[file]} and {part}"
+                what = "of one head" if data.heads else "in one part of the data"
+                raise ValueError(f"a file must be {what}, got {file!r} in {where}")
             found[file] = part
     return found
 
