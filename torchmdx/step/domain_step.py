@@ -115,7 +115,9 @@ class DomainStep:
         self._share = self.shift / max(1, num_total)
         if num_owned == 0:
             return
-        if count > self.capacity or (self.step is not None and count < self.capacity and bool(self.pbc.all())):
+        # Padding atoms would belong to a whole system, and have no place in a box that is periodic in all directions.
+        exact = self.undivided is not None or bool(self.pbc.all())
+        if count > self.capacity or (exact and count < self.capacity):
             self.num_growths += self.step is not None
             self.step, self.capacity = None, self._capacity_for(count, num_owned)
         batch = self._batch(positions, numbers, hops, np.asarray(cell, dtype=np.float64))
