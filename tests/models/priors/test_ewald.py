@@ -145,7 +145,9 @@ def test_what_is_not_a_number_is_found_elsewhere():
 
 def test_far_too_many_vectors_are_refused():
     batch = batch_of(3000.0 * np.eye(3))
-    with pytest.raises(ValueError, match=r"a box of at most 20,000,000 vectors, got [\d,]{10,} for .*: a longer cutoff"):
+    with pytest.raises(
+        ValueError, match=r"a box of at most 20,000,000 vectors, got [\d,]{10,} for .*: a longer cutoff"
+    ):
         list_of(batch)
 
 
