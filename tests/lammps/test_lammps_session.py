@@ -7,7 +7,7 @@ from lammps_checks import STYLE, require_equal
 from mpi import launch, needs_lammps, setup, write
 
 import torchmdx
-from torchmdx import Potential
+from torchmdx import Potential, TensorNetConfig
 from torchmdx.lammps.example import water
 from torchmdx.lammps.session import LammpsSession
 from torchmdx.lammps.settings import Settings
@@ -73,6 +73,13 @@ def test_the_process_that_owns_all_atoms_warns_once(tmp_path):
     with pytest.warns(UserWarning, match="truncates the Coulomb energy of periodic systems at 6 Å"):
         session.assign(*given)
     session.assign(*given)
+
+
+def test_a_potential_that_takes_charges_is_refused(tmp_path):
+    config = TensorNetConfig(num_channels=8, num_radial=4, num_layers=1, cutoff=3.0)
+    torchmdx.save(Potential(config, [CoulombConfig(charges="given")]), tmp_path / "given.safetensors")
+    with pytest.raises(ValueError, match=r"got one that takes the partial charges of atoms as given: .*given\.safe"):
+        LammpsSession(Settings(model=str(tmp_path / "given.safetensors"), device="cpu"), 0)
 
 
 def moved(folder, atoms: Atoms) -> Atoms:

@@ -16,6 +16,7 @@ from ase.data import atomic_numbers
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.lammps.settings import Settings
+from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.domain_step import DomainStep, num_hops, reach
 
@@ -54,6 +55,11 @@ class LammpsSession:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self.potential = prepare_potential(settings.model, DTYPES[settings.precision], device)
+        if takes_charges(self.potential):
+            raise ValueError(
+                "pair_style torchmdx needs a potential that predicts its charges or has none, got one that takes the "
+                f"partial charges of atoms as given: {settings.model}"
+            )
         self.reach, self.cutoff = reach(self.potential), self.reach_of_a_hop()
         self.step: DomainStep | None = None
         # Results stay where LAMMPS reads them until the next evaluation.
