@@ -81,7 +81,7 @@ def test_the_report_states_accuracy_splitting_and_vectors(potential, crystal, et
     )
     assert step.report().coulomb_cutoff is None
     on_mesh = CapturedStep(potential(method="pme"), System.from_ase(crystal))
-    assert str(on_mesh.report().ewald).endswith("pairs up to 5 Å, then pme")
+    assert str(on_mesh.report().ewald).endswith("pairs up to 5 Å, and a mesh, chosen at the first evaluation")
     on_mesh(crystal.positions)
     assert str(on_mesh.report().ewald).endswith("a mesh of 16 x 16 x 16 points, splines of order 7")
     assert CapturedStep(potential(), System.from_ase(ethanol)).report().ewald is None
