@@ -44,7 +44,7 @@ def test_bench_of_all_passes_on_every_option_of_the_potential(tmp_path, monkeypa
         said.append(command)
         return SimpleNamespace(returncode=1, stderr="stopped")
 
-    monkeypatch.setattr(bench_all.subprocess, "run", started)
+    monkeypatch.setattr("torchmdx.commands.bench_all.subprocess.run", started)
     given = {"charge": 1.0, "dtype": "float64", "device": "cpu", "skin": 0.5}
     given |= {"coulomb": "pme", "coulomb_cutoff": 8.0, "coulomb_accuracy": 1e-6}
     options = SimpleNamespace(model=["ionic.ckpt"], seconds=1, **given)
