@@ -144,6 +144,16 @@ def ewald_of(engine: Engine) -> str | None:
     return "\n".join(prior.sums for prior in priors if isinstance(prior, Coulomb) and prior.sums) or None
 
 
+def sums_fit(engine: Engine, batch: Batch) -> bool:
+    """Whether the vectors of an engine's Ewald sums serve the cells of a batch. Reads the device."""
+    if isinstance(engine, EnsembleEngine):
+        return all(sums_fit(each, batch) for each in engine.engines)
+    potential = getattr(engine, "potential", None)
+    priors = potential.priors if isinstance(potential, Potential) else ()
+    kept = [prior.kept.latest for prior in priors if isinstance(prior, Coulomb) and prior.kept is not None]
+    return all(bool(vectors.fits(batch)) for vectors in kept if vectors is not None)
+
+
 def engine_for(
     potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str, engine: str | None = None
 ) -> tuple[Engine, str]:
