@@ -61,6 +61,7 @@ def test_a_cell_that_outgrows_its_vectors_costs_no_edges(potential, crystal, cap
         assert (step.search.capacity > capacity) == grown
         assert ("neighbour list needed" in caplog.text) == grown
         assert "the cell has outgrown the vectors of an Ewald sum" in caplog.text
+        assert step.engine.potential.priors[0].kept.lists == []
     np.testing.assert_allclose(step(crystal.positions).energy, found, rtol=0, atol=1e-10)
     assert step.num_recoveries == 2
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.engines.choose import exact_engine_for, sums_fit
+from torchmdx.engines.choose import exact_engine_for, forget_sums, sums_fit
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.neighbors.images import require_countable
@@ -91,6 +91,7 @@ def grow(step: StepState, needed: int) -> None:
     step.num_recoveries += 1
     if needed <= before and not sums_fit(step.engine, step.ordered):
         step.search.renew()
+        forget_sums(step.engine)
         log.info("the cell has outgrown the vectors of an Ewald sum: others are chosen")
     else:
         step.search.grow()

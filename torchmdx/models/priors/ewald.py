@@ -175,6 +175,10 @@ class KeptVectors:
         fine = self.lists[-1].fits(batch)
         return fine & ~(_charges_of_slabs(batch, charges) > MOST_CHARGE).any() if self.lists[-1].has_slabs else fine
 
+    def forget(self) -> None:
+        """Frees the lists, once there is no graph that was captured with one."""
+        self.lists = []
+
     @property
     def latest(self) -> KVectors | None:
         return self.lists[-1] if self.lists else None
