@@ -37,6 +37,23 @@ def test_bench_of_all_goes_on_after_a_structure_that_fails(tmp_path, capsys, mon
     assert f"{water['ms']:.4f}" in printed
 
 
+def test_bench_of_all_passes_on_every_option_of_the_potential(tmp_path, monkeypatch):
+    said = []
+
+    def started(command, **settings):
+        said.append(command)
+        return SimpleNamespace(returncode=1, stderr="stopped")
+
+    monkeypatch.setattr("torchmdx.commands.bench_all.subprocess.run", started)
+    given = {"charge": 1.0, "dtype": "float64", "device": "cpu", "skin": 0.5}
+    given |= {"coulomb": "pme", "coulomb_cutoff": 8.0, "coulomb_accuracy": 1e-6}
+    options = SimpleNamespace(model=["ionic.ckpt"], seconds=1, **given)
+    (row,) = bench_all.measured("water", molecule("H2O"), options, tmp_path)
+    assert row["failed"] == "stopped"
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    assert said[0][-len(words) - 2 :] == ["--model", "ionic.ckpt", *words]
+
+
 H20 = SimpleNamespace(name="NVIDIA H20", multiprocessors=78, is_hopper=True, clusters=())
 RIGHT = {"structure": "C6H6", "engine": "kernels, float32, one launch", "force_error": 2e-7}
 

@@ -34,6 +34,7 @@ def test_a_bare_interpreter_finds_the_same_packages():
 def run_plain(folder: Path, command: list, model, **environment: str) -> subprocess.CompletedProcess:
     """Two steps of eight waters; the energy that LAMMPS prints must be the potential's."""
     write(folder, water(8))
+    (folder / "torch.py").write_text("raise ImportError('a file in the folder of the run')")
     (folder / "in.test").write_text(setup(STYLE) + 'run 2\nprint "$(pe:%.12g)" file energy\n')
     paths = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(

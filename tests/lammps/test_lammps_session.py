@@ -7,7 +7,12 @@ from lammps_checks import STYLE, require_equal
 from mpi import launch, needs_lammps, setup, write
 
 import torchmdx
+from torchmdx import Potential, TensorNetConfig
 from torchmdx.lammps.example import water
+from torchmdx.lammps.session import LammpsSession
+from torchmdx.lammps.settings import Settings
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.tensornet2 import TensorNet2Config
 
 pytestmark = needs_lammps
 REAL = 23.060549  # kcal/mol of eV, as LAMMPS has it
@@ -56,6 +61,25 @@ def test_processes_without_atoms(tmp_path, model):
     write(tmp_path, atoms)
     found = launch(tmp_path, setup(STYLE, before="processors 2 2 1") + "fix 1 all nve\nrun 2\nrun 0\n", 4)
     require_equal(found, model, moved(tmp_path, atoms))
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_process_that_owns_all_atoms_warns_once(tmp_path):
+    config = TensorNet2Config(num_channels=8, num_radial=4, num_layers=1, num_charges=2, cutoff=3.0)
+    torchmdx.save(Potential(config, [CoulombConfig(cutoff=6.0)]), tmp_path / "charged.safetensors")
+    session = LammpsSession(Settings(model=str(tmp_path / "charged.safetensors"), device="cpu"), 0)
+    atoms = water(8)
+    given = (atoms.positions, atoms.numbers, np.zeros(24, int), 24, 24, atoms.cell.array, [True, True, True])
+    with pytest.warns(UserWarning, match="truncates the Coulomb energy of periodic systems at 6 Å"):
+        session.assign(*given)
+    session.assign(*given)
+
+
+def test_a_potential_that_takes_charges_is_refused(tmp_path):
+    config = TensorNetConfig(num_channels=8, num_radial=4, num_layers=1, cutoff=3.0)
+    torchmdx.save(Potential(config, [CoulombConfig(charges="given")]), tmp_path / "given.safetensors")
+    with pytest.raises(ValueError, match=r"got one that takes the partial charges of atoms as given: .*given\.safe"):
+        LammpsSession(Settings(model=str(tmp_path / "given.safetensors"), device="cpu"), 0)
 
 
 def moved(folder, atoms: Atoms) -> Atoms:

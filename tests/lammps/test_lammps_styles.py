@@ -181,7 +181,8 @@ def test_potentials_that_depend_on_all_atoms_need_one_process(tmp_path):
     torch.manual_seed(0)
     model = Potential(TensorNet2Config(**config, num_charges=2), [CoulombConfig(periodic="ewald")]).double()
     torchmdx.save(model, tmp_path / "model.safetensors")
-    require_equal(launch(tmp_path, setup(STYLE) + "run 0\n", 1), model, atoms)
+    tiled = setup(STYLE, before="comm_style tiled") + "balance 1.0 rcb\nrun 0\n"
+    require_equal(launch(tmp_path, tiled, 1), model, atoms)
     found = launch(tmp_path, setup(STYLE) + "run 0\n", 2)
     assert found.status != 0
     assert "can't be divided among processes, and needs one that owns all atoms: a TensorNet2 conserves" in found.text

@@ -10,6 +10,7 @@ from ase.build import molecule
 import torchmdx
 from torchmdx import System
 from torchmdx.lammps.example import water
+from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.step.divided_pool import DividedPool, pool_for
 from torchmdx.step.pool import StepPool
 
@@ -35,6 +36,16 @@ def test_a_step_is_kept_for_the_same_atoms(potential):
         moved = structure.positions + 0.01
         np.testing.assert_allclose(pool(system, moved).forces, whole(system, moved).forces, rtol=0, atol=1e-11)
     assert len(pool.steps) == 1
+
+
+def test_other_partial_charges_are_taken(make_potential):
+    pool = DividedPool(make_potential(priors=[lambda: CoulombConfig(charges="given")]), ["cpu"])
+    whole, atoms = StepPool(pool.potential), molecule("CH3CH2OH")
+    for scale in (0.1, 0.2, 0.2):
+        atoms.set_initial_charges(scale * np.linspace(-1, 1, 9))
+        system = System.from_ase(atoms)
+        np.testing.assert_allclose(pool(system).energy, whole(system).energy, rtol=0, atol=1e-10)
+    assert pool.steps[0].num_assignments == 2
 
 
 def test_pools_by_devices(potential):

@@ -326,10 +326,14 @@ def test_what_can_not_be_divided_is_named():
             Calculator(model, devices=["cpu", "cpu"])
 
 
-def test_one_device_serves_a_potential_that_depends_on_all_atoms():
+@pytest.mark.parametrize("charges", ["predicted", "given"])
+def test_one_device_serves_a_potential_that_depends_on_all_atoms(charges):
     torch.manual_seed(0)
-    config = TensorNet2Config(num_channels=8, num_radial=4, num_layers=1, num_charges=2, cutoff=3.0)
-    model, atoms = Potential(config, [CoulombConfig(periodic="ewald", cutoff=6.0)]).double(), water(8)
+    settings: dict = dict(num_channels=8, num_radial=4, num_layers=1, cutoff=3.0)
+    config = TensorNetConfig(**settings) if charges == "given" else TensorNet2Config(**settings, num_charges=2)
+    model = Potential(config, [CoulombConfig(periodic="ewald", cutoff=6.0, charges=charges)]).double()
+    atoms = water(8)
+    atoms.set_initial_charges(np.where(atoms.numbers == 8, -0.8, 0.4))
     step = DividedStep(model, System.from_ase(atoms), devices=["cpu"], stress=True)
     wanted = CapturedStep(model, System.from_ase(atoms), stress=True)
     for seed in range(2):

@@ -9,6 +9,7 @@ from torchmdx import Batch, CapturedStep, Ensemble, Potential, System, evaluate
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff, with_tight_sums
 from torchmdx.models.priors.splitting import MESH_CUTOFF
 from torchmdx.step import audit
+from torchmdx.step.change import grow
 
 ACCURACY = 1e-4
 
@@ -49,6 +50,22 @@ def test_a_step_is_as_accurate_as_requested(potential, dtype, name, method, requ
     assert 0 < step.error < 2 * ACCURACY
 
 
+def test_a_cell_that_outgrows_its_vectors_costs_no_edges(potential, crystal, caplog):
+    """As after a replay that found it."""
+    caplog.set_level("INFO", logger="torchmdx")
+    step = CapturedStep(potential(), System.from_ase(crystal))
+    found, capacity = step(crystal.positions).energy, step.search.capacity
+    for scale, grown in ((1.05, False), (1 / 1.05, True)):
+        step.ordered.cell.mul_(scale)
+        grow(step, int(step.search.edges.needed))
+        assert (step.search.capacity > capacity) == grown
+        assert ("neighbour list needed" in caplog.text) == grown
+        assert "the cell has outgrown the vectors of an Ewald sum" in caplog.text
+        assert step.engine.potential.priors[0].kept.lists == []
+    np.testing.assert_allclose(step(crystal.positions).energy, found, rtol=0, atol=1e-10)
+    assert step.num_recoveries == 2
+
+
 def test_a_step_chooses_a_free_cutoff_by_size(potential, crystal, ethanol):
     free = with_coulomb_cutoff(potential(), None, "ewald")
     small, large = crystal.repeat(2), crystal.repeat(14)
@@ -81,7 +98,7 @@ def test_the_report_states_accuracy_splitting_and_vectors(potential, crystal, et
     )
     assert step.report().coulomb_cutoff is None
     on_mesh = CapturedStep(potential(method="pme"), System.from_ase(crystal))
-    assert str(on_mesh.report().ewald).endswith("pairs up to 5 Å, then pme")
+    assert str(on_mesh.report().ewald).endswith("pairs up to 5 Å, and a mesh, chosen at the first evaluation")
     on_mesh(crystal.positions)
     assert str(on_mesh.report().ewald).endswith("a mesh of 16 x 16 x 16 points, splines of order 7")
     assert CapturedStep(potential(), System.from_ase(ethanol)).report().ewald is None

@@ -71,7 +71,7 @@ def measured(
     write(path, atoms)
     command = [sys.executable, "-m", "torchmdx.commands.cli", "bench", str(path), "--json", str(result), "--overwrite"]
     command += [word for model in options.model or () for word in ("--model", model)]
-    for option in ("charge", "dtype", "device", "skin", "coulomb", "coulomb_cutoff"):
+    for option in ("charge", "dtype", "device", "skin", "coulomb", "coulomb_cutoff", "coulomb_accuracy"):
         value = getattr(options, option, None)
         command += [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
     result.unlink(missing_ok=True)

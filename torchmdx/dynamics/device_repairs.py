@@ -83,7 +83,7 @@ class Repairs:
         if flags[FAR] and not flags[NOT_FINITE]:
             self.choose_frame(step, step.buffers.inputs["positions"])
         elif flags[OVERFLOW]:
-            log.info("step %d: the neighbour list grows", self._reached() + 1)
+            log.info("step %d: a list does not fit", self._reached() + 1)
             self.replays.drop()  # before the buffers that they use are replaced
             grow(step, int(flags[NEEDED]))
         elif flags[NOT_FINITE] and gave_up(step):

@@ -25,6 +25,7 @@ from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
+from torchmdx.models.priors.ewald import KeptVectors
 from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
@@ -142,6 +143,25 @@ def ewald_of(engine: Engine) -> str | None:
     potential = getattr(engine, "potential", None)
     priors = potential.priors if isinstance(potential, Potential) else ()
     return "\n".join(prior.sums for prior in priors if isinstance(prior, Coulomb) and prior.sums) or None
+
+
+def sums_fit(engine: Engine, batch: Batch) -> bool:
+    """Whether the vectors of an engine's Ewald sums serve the cells of a batch. Reads the device."""
+    return all(kept.latest is None or bool(kept.latest.fits(batch)) for kept in _lists_of(engine))
+
+
+def forget_sums(engine: Engine) -> None:
+    """Frees the vectors of an engine's Ewald sums once no graph has them; the next launch chooses others."""
+    for kept in _lists_of(engine):
+        kept.forget()
+
+
+def _lists_of(engine: Engine) -> list[KeptVectors]:
+    if isinstance(engine, EnsembleEngine):
+        return [kept for each in engine.engines for kept in _lists_of(each)]
+    potential = getattr(engine, "potential", None)
+    priors = potential.priors if isinstance(potential, Potential) else ()
+    return [prior.kept for prior in priors if isinstance(prior, Coulomb) and prior.kept is not None]
 
 
 def engine_for(

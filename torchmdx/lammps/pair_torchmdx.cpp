@@ -152,8 +152,9 @@ double PairTorchmdx::init_one(int, int)
 /* Directions that the potential treats as periodic itself: those that are not divided among processes. */
 void PairTorchmdx::choose_folds()
 {
+  const bool tiled = comm->layout == Comm::LAYOUT_TILED;
   for (int d = 0; d < 3; d++)
-    folded[d] = comm->layout != Comm::LAYOUT_TILED && domain->periodicity[d] && comm->procgrid[d] == 1;
+    folded[d] = domain->periodicity[d] && (comm->nprocs == 1 || (!tiled && comm->procgrid[d] == 1));
 }
 
 int PairTorchmdx::pack_forward_comm(int n, int *list, double *buffer, int across, int *pbc)

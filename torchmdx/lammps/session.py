@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import logging
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from ase.data import atomic_numbers
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.lammps.settings import Settings
+from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.runtime.devices import choose_device
 from torchmdx.step.domain_step import DomainStep, num_hops, reach
 
@@ -53,6 +55,11 @@ class LammpsSession:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self.potential = prepare_potential(settings.model, DTYPES[settings.precision], device)
+        if takes_charges(self.potential):
+            raise ValueError(
+                "pair_style torchmdx needs a potential that predicts its charges or has none, got one that takes the "
+                f"partial charges of atoms as given: {settings.model}"
+            )
         self.reach, self.cutoff = reach(self.potential), self.reach_of_a_hop()
         self.step: DomainStep | None = None
         # Results stay where LAMMPS reads them until the next evaluation.
@@ -85,13 +92,19 @@ class LammpsSession:
         cell: np.ndarray,
         periodic: list[bool],
     ) -> np.ndarray | None:
-        """Takes other atoms; returns where positions are to be written, None if this process owns no atoms."""
+        """Takes other atoms; returns where positions are to be written, None if this process owns no atoms.
+
+        The first time, a process that owns all atoms warns of what the potential was not made for.
+        """
         if self.step is None or self.step.pbc.tolist() != periodic:
             self.step = None  # frees its memory
             self.step = DomainStep(
                 self.potential, periodic, charge=self.settings.charge, precision=self.settings.precision
             )
             self._report(periodic)
+            if 0 < owned == total:  # closed shells are a question of all atoms
+                for doubt in self.potential.doubts(numbers.tolist(), self.settings.charge, any(periodic)):
+                    warnings.warn(doubt, stacklevel=2)
         hops = np.minimum(hops, num_hops(self.potential))  # farther ghosts matter to priors alone
         self.step.assign(positions, numbers, owned, cell, num_total=total, hops=hops)
         return self.step.inputs if owned else None

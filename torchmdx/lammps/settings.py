@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -28,6 +29,8 @@ class Settings:
         model, *others = arguments
         if len(others) % 2:
             raise ValueError(f"{USAGE}: {others[-1]!r} has no value")
+        if len(set(others[::2])) < len(others) // 2:
+            raise ValueError(f"{USAGE}: each option can be given once, got {' '.join(others)}")
         values = dict(zip(others[::2], others[1::2], strict=True))
         if unknown := set(values) - {"precision", "device", "charge"}:
             raise ValueError(f"{USAGE}: got the option {sorted(unknown)[0]!r}")
@@ -37,7 +40,9 @@ class Settings:
         try:
             charge = float(values.get("charge", "0"))
         except ValueError:
-            raise ValueError(f"charge must be a number of elementary charges, got {values['charge']!r}") from None
+            charge = math.nan
+        if not math.isfinite(charge):
+            raise ValueError(f"charge must be a number of elementary charges, got {values['charge']!r}")
         return cls(model=model, precision=precision, device=values.get("device"), charge=charge)
 
     def device_of(self, local_rank: int) -> str | None:

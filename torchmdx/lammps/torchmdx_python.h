@@ -36,12 +36,13 @@ inline bool run_python(const std::string &code)
   return !failed;
 }
 
-/* What interpreter.py prints about an interpreter: its shared library, its prefix, and code that makes another like it. */
+/* What interpreter.py prints about an interpreter: its shared library, its prefix, and code that makes another like it.
+   -P: Python files in the folder of the run are not modules. */
 inline std::string ask_interpreter(const std::string &name)
 {
   std::string quoted, found;
   for (const char c : name) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  FILE *pipe = popen(("'" + quoted + "' -m torchmdx.lammps.interpreter").c_str(), "r");
+  FILE *pipe = popen(("'" + quoted + "' -P -m torchmdx.lammps.interpreter").c_str(), "r");
   if (!pipe) return "";
   char buffer[4096];
   while (fgets(buffer, sizeof buffer, pipe)) found += buffer;

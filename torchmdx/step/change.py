@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.engines.choose import exact_engine_for
+from torchmdx.engines.choose import exact_engine_for, forget_sums, sums_fit
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.neighbors.images import require_countable
@@ -80,14 +80,22 @@ def settle(step: StepState, kind: str) -> None:
 
 
 def grow(step: StepState, needed: int) -> None:
-    """Enlarges the edge capacity; the caller then repeats the evaluation. Raises CapacityError."""
+    """Enlarges the edge capacity; the caller then repeats the evaluation. Raises CapacityError.
+
+    Not if the vectors of an Ewald sum are what does not fit: the next launch chooses others.
+    """
     step.search.require_growable()
     before = step.search.capacity
     step.unsettled = True
     kinds = step.policy.drop()  # frees their memory, and the buffers to be replaced
-    step.search.grow()
     step.num_recoveries += 1
-    log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, step.search.capacity)
+    if needed <= before and not sums_fit(step.engine, step.ordered):
+        step.search.renew()
+        forget_sums(step.engine)
+        log.info("the cell has outgrown the vectors of an Ewald sum: others are chosen")
+    else:
+        step.search.grow()
+        log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, step.search.capacity)
     _remake(step, kinds)
 
 

@@ -62,10 +62,12 @@ class DividedPool:
     def _has_atoms_of(self, system: System) -> bool:
         assert self._step is not None
         batch = self._step.batch
+        given, kept = system.partial_charges, batch.partial_charges
         return (
             torch.equal(batch.atomic_numbers, system.atomic_numbers)
             and torch.equal(batch.pbc[0], system.pbc)
             and float(batch.charge[0]) == system.charge
+            and (given is kept if given is None or kept is None else torch.equal(given, kept))
         )
 
 

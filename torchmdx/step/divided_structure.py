@@ -44,9 +44,11 @@ class DeviceDomain:
             self.share = None
             places = positions[share.atoms]
             places[moved] += self._moves
+            given = batch.partial_charges
             self.step.assign(
                 places, batch.atomic_numbers.numpy()[share.atoms], share.num_owned, cell,
                 num_total=batch.num_atoms, hops=share.hops,
+                partial_charges=None if given is None else given[torch.from_numpy(share.atoms)],
             )  # fmt: skip
             self.share = share
         if share.num_owned:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -91,13 +92,15 @@ class DomainStep:
         self._atoms: tuple[NDArray[Any], NDArray[np.int32]] | None = None
 
     def assign(
-        self, positions: Any, numbers: Any, num_owned: int, cell: Any, *, num_total: int, hops: Any = None
-    ) -> None:
+        self, positions: Any, numbers: Any, num_owned: int, cell: Any, *, num_total: int, hops: Any = None,
+        partial_charges: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Takes other atoms: positions [N,3] Å, atomic numbers [N], and cell [3,3] Å.
 
         The first num_owned atoms are owned. num_total: atoms of the whole system. hops [N]: ascending, 0 for owned
         atoms; for ghosts a lower bound, at least 1, of the steps between neighbours from an owned atom to them, until
-        the next `assign`. With them, layers evaluate only atoms that matter; None: 1 for all ghosts.
+        the next `assign`. With them, layers evaluate only atoms that matter; None: 1 for all ghosts. partial_charges
+        [N], e: for potentials that take them as given.
 
         Raises:
             ValueError: For ghosts, or a part of the atoms, with a potential that cannot be divided.
@@ -115,10 +118,14 @@ class DomainStep:
         self._share = self.shift / max(1, num_total)
         if num_owned == 0:
             return
-        if count > self.capacity or (self.step is not None and count < self.capacity and bool(self.pbc.all())):
+        # Padding atoms would belong to a whole system, and have no place in a box that is periodic in all directions.
+        exact = self.undivided is not None or bool(self.pbc.all())
+        if count > self.capacity or (exact and count < self.capacity):
             self.num_growths += self.step is not None
             self.step, self.capacity = None, self._capacity_for(count, num_owned)
         batch = self._batch(positions, numbers, hops, np.asarray(cell, dtype=np.float64))
+        if partial_charges is not None and self.undivided is not None:  # others have no use for them
+            batch = replace(batch, partial_charges=partial_charges)
         if self.step is None:
             self.step = CapturedStep(
                 self.potential, batch, mode=self.mode, stress=True, energies=True, precision=self.precision,

@@ -102,8 +102,22 @@ def test_an_engine_keeps_its_list_until_it_does_not_fit():
     assert served(1.01, 1, 0.99) is first
     assert served(1.1, 1, 1) is not first
     assert kept.latest is not first
-    assert len(kept.lists) == 2
+    assert kept.lists == [kept.latest]  # no graph of a CPU needs the first
     assert not overflow
+
+
+def test_a_slab_that_is_charged_later_is_refused(monkeypatch):
+    kept, overflow = KeptVectors(), torch.zeros((), dtype=torch.bool)
+    slab = batch_of(CELL, pbc=(True, True, False))
+    first = kept.serve(slab, SPLITTING, charges_of(slab), overflow)
+    assert kept.serve(slab, SPLITTING, charges_of(slab, math.nan), overflow) is first
+    with pytest.raises(ValueError, match=r"of a slab needs charges that add up to 0 e, got 0.5 \(system 0\)"):
+        kept.serve(slab, SPLITTING, charges_of(slab, 1.5), overflow)
+    monkeypatch.setattr(ewald, "shapes_are_fixed", lambda positions: True)
+    kept.serve(slab, SPLITTING, charges_of(slab), overflow)
+    assert not overflow
+    kept.serve(slab, SPLITTING, charges_of(slab, 1.5), overflow)
+    assert overflow
 
 
 def test_a_capture_takes_the_list_that_is_there_and_sets_a_flag(monkeypatch):
@@ -131,7 +145,9 @@ def test_what_is_not_a_number_is_found_elsewhere():
 
 def test_far_too_many_vectors_are_refused():
     batch = batch_of(3000.0 * np.eye(3))
-    with pytest.raises(ValueError, match=r"needs at most 2,000,000 vectors, got a box of .*: a longer cutoff"):
+    with pytest.raises(
+        ValueError, match=r"a box of at most 20,000,000 vectors, got [\d,]{10,} for .*: a longer cutoff"
+    ):
         list_of(batch)
 
 

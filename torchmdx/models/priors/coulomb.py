@@ -179,7 +179,8 @@ class Coulomb(Prior):
         pairs = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {round(split.cutoff, 2):g} Å"
         latest = None if self.kept is None else self.kept.latest
         if latest is None:
-            return f"{pairs}, then {self.config.periodic}"
+            rest = {"ewald": "vectors", "pme": "a mesh"}.get(self.config.periodic, "vectors or a mesh")
+            return f"{pairs}, and {rest}, chosen at the first evaluation"
         return f"{pairs}, {latest.size}"
 
     def keep_lists(self) -> None:

@@ -37,7 +37,7 @@ from torchmdx.structures.system import Batch
 # By this fraction the cell may be stretched before vectors are chosen again, and by this one a slab may thicken.
 CELL_MARGIN, SLAB_MARGIN = 0.03, 0.1
 MOST_CHARGE = 1e-3  # e: of a slab that counts as neutral
-MOST_VECTORS = 2_000_000
+MOST_SLOTS = {"vectors": 20_000_000, "points": 40_000_000}  # in a box around all vectors, and of a mesh
 TWO_PI = 2 * math.pi
 
 
@@ -92,7 +92,7 @@ class KVectors:
         ):
             mesh = Mesh.of(splitting)
             shape = mesh.shape(lattice[list(periodic)] * (1 + margin))
-            _require_few(math.prod(shape) // 2, "points", lattice)
+            _require_few(math.prod(shape), "points", lattice)
             indices = indices_of(shape, device).expand(batch.num_systems, -1, -1)
             return cls(splitting, indices, *given[1:], mesh, shape)
         found = [lattice.new_zeros(0, 3)] * batch.num_systems
@@ -164,10 +164,20 @@ class KeptVectors:
         if shapes_are_fixed(batch.positions):
             if not self.lists:
                 raise RuntimeError("an evaluation must have run before it is captured")
-            overflow.logical_or_(~self.lists[-1].fits(batch))
-        elif not self.lists or self.lists[-1].splitting != splitting or not bool(self.lists[-1].fits(batch)):
-            self.lists.append(KVectors.of(batch, splitting, charges, CELL_MARGIN, method))
+            overflow.logical_or_(~self._fits(batch, charges))
+        elif not self.lists or self.lists[-1].splitting != splitting or not bool(self._fits(batch, charges)):
+            kept = self.lists if batch.positions.is_cuda else []  # a CPU captures no graphs
+            self.lists = [*kept, KVectors.of(batch, splitting, charges, CELL_MARGIN, method)]
         return self.lists[-1]
+
+    def _fits(self, batch: Batch, charges: Tensor) -> Tensor:
+        """Whether the last list serves a batch, [] bool. None serves a slab that is charged now."""
+        fine = self.lists[-1].fits(batch)
+        return fine & ~(_charges_of_slabs(batch, charges) > MOST_CHARGE).any() if self.lists[-1].has_slabs else fine
+
+    def forget(self) -> None:
+        """Frees the lists, once there is no graph that was captured with one."""
+        self.lists = []
 
     @property
     def latest(self) -> KVectors | None:
@@ -207,9 +217,9 @@ def _half_of(lattice: Tensor, longest: float) -> Tensor:
 
 
 def _require_few(slots: int, things: str, lattice: Tensor) -> None:
-    if slots > MOST_VECTORS * 10:
+    if slots > MOST_SLOTS[things]:
         raise ValueError(
-            f"an Ewald sum needs at most {MOST_VECTORS:,} {things}, got a box of {slots:,} for the cell "
+            f"an Ewald sum needs a box of at most {MOST_SLOTS[things]:,} {things}, got {slots:,} for the cell "
             f"{lattice.tolist()}: a longer cutoff of the prior coulomb needs fewer {things}"
         )
 
@@ -249,12 +259,17 @@ def _require_sums(batch: Batch, charges: Tensor) -> None:
             "an Ewald sum needs two or three periodic directions, got one (a wire, system "
             f"{int(wires.nonzero()[0])}): take coulomb='reaction_field'"
         )
-    sums = charges.new_zeros(batch.num_systems, charges.shape[1], dtype=torch.float64)
-    sums = sums.index_add(0, batch.system_index, charges.detach().double()).abs().amax(-1)
-    wrong = (directions == 2) & (sums > MOST_CHARGE)
-    if bool(wrong.any()):
-        system = int(wrong.nonzero()[0])
+    sums = _charges_of_slabs(batch, charges)
+    if bool((sums > MOST_CHARGE).any()):
+        system = int((sums > MOST_CHARGE).nonzero()[0])
         raise ValueError(
             f"an Ewald sum of a slab needs charges that add up to 0 e, got {float(sums[system]):g} (system {system}): "
             "take coulomb='reaction_field'"
         )
+
+
+def _charges_of_slabs(batch: Batch, charges: Tensor) -> Tensor:
+    """Total charges [S] of slabs, without sign, of the set of charges [N,M] where they are largest; 0 for others."""
+    sums = charges.new_zeros(batch.num_systems, charges.shape[1], dtype=torch.float64)
+    sums = sums.index_add(0, batch.system_index, charges.detach().double()).abs().amax(-1)
+    return torch.where(batch.pbc.sum(-1) == 2, sums, 0.0)

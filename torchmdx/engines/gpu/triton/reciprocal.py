@@ -344,8 +344,10 @@ class DirectReciprocal:
         self.lists: list[_List] = []
 
     def _list(self, vectors: KVectors) -> _List:
-        """Lists stay, as those of `KeptVectors`."""
+        """Lists stay as long as those of `KeptVectors`."""
         if not self.lists or self.lists[-1].vectors is not vectors:
+            kept = [] if self.prior.kept is None else self.prior.kept.lists
+            self.lists = [each for each in self.lists if each.vectors in kept]
             self.lists.append(_List.of(vectors, self.channels, self.wide))
         return self.lists[-1]
 
