@@ -178,24 +178,25 @@ class HostLoop:
         return replace(reached, velocities=velocities, fast_forces=inner.forces)
 
     def _fast_evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
-        """A state with the forces of the fast potential and of restraints. Raises NonFiniteError."""
-        assert self.fast is not None
-        self.fast.num_evaluations = max(number - 1, 0)
+        """A state with the forces of the fast potential and of restraints."""
         given = None if self.motion.barostat is None and number else cell
-        try:
-            forces = self.fast(positions, given, copy=False).forces.copy()
-        except NonFiniteError as error:
-            raise of_fast_potential(error) from None
-        if self.motion.restraints is not None:
-            forces += self.motion.restraints.evaluate(positions)[1]
-        none = self._unknown
+        forces, none = self._fast_forces(number, positions, given), self._unknown
         return _State(number, positions, velocities, forces, none, none, none, none, none, cell)
 
     def _with_fast_forces(self, state: _State) -> _State:
         if self.fast is None:
             return state
-        found = self._fast_evaluated(state.step, state.positions, state.velocities, state.cell)
-        return replace(state, fast_forces=found.forces)
+        return replace(state, fast_forces=self._fast_forces(state.step, state.positions, state.cell))
+
+    def _fast_forces(self, number: int, positions: Floats, cell: Floats | None) -> Floats:
+        """Those of the fast potential and of restraints. Raises NonFiniteError, RestraintError."""
+        assert self.fast is not None
+        self.fast.num_evaluations = max(number - 1, 0)
+        try:
+            forces: Floats = self.fast(positions, cell, copy=False).forces.copy()
+        except NonFiniteError as error:
+            raise of_fast_potential(error) from None
+        return forces if self.motion.restraints is None else forces + self._pull(positions)
 
     def _agrees(self, state: _State, number: int) -> bool:
         """Whether the potentials agree within the limits. Raises DisagreementError unless small steps may follow."""
@@ -211,6 +212,18 @@ class HostLoop:
         log.warning("%s", error)
         return False
 
+    def _pull(self, positions: Floats) -> Floats:
+        """The forces of restraints. Raises RestraintError."""
+        assert self.motion.restraints is not None
+        added = self.motion.restraints.evaluate(positions)[1]
+        self._require_gradients(positions, added)
+        return added
+
+    def _require_gradients(self, positions: Floats, added: Floats) -> None:
+        """Raises RestraintError for forces of restraints that are not finite."""
+        if self.motion.restraints is not None and not np.isfinite(added).all():
+            self.motion.restraints.require_gradients(positions)
+
     # -- evaluations -------------------------------------------------------------------------------------------------
 
     def _evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
@@ -220,8 +233,7 @@ class HostLoop:
         self.step.num_evaluations = max(number - 1, 0)
         found = self._evaluation(number, positions, None if motion.barostat is None and number else cell)
         restraint_energy, added, virial = motion.outside(positions, cell, getattr(found, "stress", None))
-        if motion.restraints is not None and not np.isfinite(added).all():
-            motion.restraints.require_gradients(positions)
+        self._require_gradients(positions, added)
         forces, energy = found.forces + added, found.energy.copy()
         energies = (energy, restraint_energy, virial, *self._spreads(found))
         return _State(number, positions, velocities, forces, *energies, cell)
@@ -247,4 +259,4 @@ class HostLoop:
         kinetic = motion.particles.kinetic_virial(motion.particles.kinetic_energy(velocities), motion.temperatures)
         noise = barostat_noise(motion.seeds, number)
         given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)
-        return barostat.scaling(motion.timestep, *given)
+        return barostat.scaling(motion.inner * motion.timestep, *given)
