@@ -10,12 +10,15 @@ from dataclasses import replace
 
 import torch
 import triton
+from torch import Tensor
 
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.kernels import multiple_steps as kernels
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import of_fast_potential
 from torchmdx.step.buffer_storage import BufferStorage
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import NonFiniteError
 
 
 class DeviceBlocks:
@@ -96,8 +99,15 @@ class DeviceBlocks:
 
     def set_fast_forces(self) -> None:
         """Takes forces of the fast potential at the state's positions, and of restraints. Raises NonFiniteError."""
-        state = self.state
-        self.fast(state.positions, state.cell)
-        if state.restraints is not None:
-            state.restraints.launch(self.fast.buffers)
-        state.fast_forces.copy_(self.fast.buffers.outputs["forces"])
+        self.state.fast_forces.copy_(self.evaluated(self.state.positions, self.state.cell))
+
+    def evaluated(self, positions: Tensor, cell: Tensor) -> Tensor:
+        """Forces of the fast potential, and of restraints; valid until the next ones. Raises NonFiniteError."""
+        try:
+            self.fast(positions, cell)
+        except NonFiniteError as error:
+            raise of_fast_potential(error) from None
+        if self.state.restraints is not None:
+            self.state.restraints.launch(self.fast.buffers)
+        forces: Tensor = self.fast.buffers.outputs["forces"]
+        return forces

@@ -146,10 +146,7 @@ class DeviceLoop:
         """
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()
-        self.repairs.resume()
-        if self.exchange is not None:
-            self.exchange.launch()  # unless an interruption came between a step and its attempts, there are none
-        planned = self.num_steps
+        planned = self._resume()
         while True:
             if len(pending) < SLOTS:
                 stop = None if interrupted() else waiting.popleft() if waiting else next(stops, None)
@@ -169,8 +166,7 @@ class DeviceLoop:
                 waiting.extendleft(reversed([oldest.stop, *(item.stop for item in pending)]))
                 self._slots.extend(item.block for item in pending)
                 pending.clear()
-                self.repairs.resume()
-                planned = self.num_steps
+                planned = self._resume()
 
     def snapshot(self) -> Snapshot:
         return self._receive(self._request(self.num_steps))
@@ -179,10 +175,11 @@ class DeviceLoop:
         positions = torch.as_tensor(given.positions, device=self.device)
         cell = torch.as_tensor(given.cell, device=self.device)
         self.repairs.evaluation(given.step, positions, cell)  # raises before anything has changed
+        fast_forces = None if self.blocks is None else self.blocks.evaluated(positions, cell)
         energies = (given.energy, given.restraint_energy, given.virial)
         self._set(given.step, given.positions, given.velocities, given.forces, *energies, given.cell)
-        if self.blocks is not None:
-            self.blocks.set_fast_forces()
+        if self.blocks is not None and fast_forces is not None:
+            self.state.fast_forces.copy_(fast_forces)
             if given.fast_forces is not None and given.fast_frame is not None:
                 self.state.fast_forces.copy_(torch.as_tensor(given.fast_forces))
                 set_frame(self.blocks.fast, given.fast_frame)
@@ -193,6 +190,16 @@ class DeviceLoop:
         self.state.velocities.copy_(torch.as_tensor(velocities))
 
     # -- launches ----------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> int:
+        """Repairs a run that has halted; the step reached.
+
+        Exchanges are due if small steps ended there, or an interruption came between the step and its attempts.
+        """
+        self.repairs.resume()
+        if self.exchange is not None:
+            self.exchange.launch()
+        return self.num_steps
 
     def _launch_to(self, planned: int, stop: int) -> None:
         """Launches the steps from `planned` to `stop`, unless the run has halted before the frame is to be chosen."""

@@ -48,6 +48,7 @@ class Repairs:
         self.steps, self.step, self.device = steps, steps[0], steps[0].device
         self.state, self.blocks, self.replays, self.motion = state, blocks, replays, motion
         self.rounds = self.num_small_blocks = 0
+        self._small_end: int | None = None  # of small steps that have begun
         self.frames: list[dict[str, NDArray[np.generic]]] = []
 
     def _reached(self) -> int:
@@ -60,11 +61,15 @@ class Repairs:
                 self.replays.drop()
                 for step in self.steps:
                     settle(step, "device")
+            if self._small_end is not None:
+                if self._small_end == self._reached():
+                    self._end_small_steps()
+                self._small_end = None
             if not self.halted():
                 return
             if (barostat := self.motion.barostat) is not None:
                 barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
-            inner_bad = self.blocks is not None and self._verdict() == 1
+            inner_bad = self.blocks is not None and int(self.blocks.verdict[0]) == 1
             step = self.steps[1 if inner_bad else 0]
             flags = step.buffers.outputs["flags"].cpu().numpy()
             self.rounds += 1
@@ -72,11 +77,17 @@ class Repairs:
                 raise RuntimeError(f"step {self._reached() + 1} failed {MOST_ROUNDS} times: {flags.tolist()}")
             if not self._repaired(step, flags):
                 self.rounds = 0
-                self.state.control[1] = 0  # the next run tries that step again
+                self._go_on()  # the next run tries that step again
                 self._raise(step, flags)
                 if self.blocks is not None:
                     self._take_small_steps()
-            self.state.control[1] = 0
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Lets the run continue; what halted it stays known until then, even if a repair fails."""
+        self.state.control[1] = 0
+        if self.blocks is not None:
+            self.blocks.verdict.zero_()
 
     def _repaired(self, step: CapturedStep, flags: NDArray[np.int64]) -> bool:
         """Whether the cause of a halt has been removed: of flags of an evaluation of this step."""
@@ -129,13 +140,6 @@ class Repairs:
             raise error
         log.warning("%s", error)
 
-    def _verdict(self) -> int:
-        """What the inner steps have found, which is forgotten."""
-        assert self.blocks is not None
-        found = int(self.blocks.verdict[0])
-        self.blocks.verdict.zero_()
-        return found
-
     def _take_small_steps(self) -> None:
         """Replaces the steps at which the potentials disagree by such with the full potential alone."""
         assert self.blocks is not None
@@ -143,20 +147,26 @@ class Repairs:
         log.warning("steps %d to %d are taken with the full potential alone", first, last)
         for _ in range(MOST_ROUNDS):
             self.state.control[1] = 0
-            self.step.unsettled = True
+            self.step.unsettled, self._small_end = True, last
             run_compiled(self.blocks.launch_small, self.device)
             self.step.unsettled = False
-            self._verdict()
+            self.blocks.verdict.zero_()  # flags are those of the full potential
             if not self.halted():
-                self.blocks.set_fast_forces()
-                self.num_small_blocks += 1
+                self._end_small_steps()
                 return
             flags = self.step.buffers.outputs["flags"].cpu().numpy()
             if not self._repaired(self.step, flags):
-                self.state.control[1] = 0
+                self._go_on()
                 require_finite(flags, last, self.step.search.edges, self.step.buffers, self.step.ordered)
                 self._require_agreement(flags)
         raise RuntimeError(f"step {first} failed {MOST_ROUNDS} times")
+
+    def _end_small_steps(self) -> None:
+        """Takes forces of the fast potential, which small steps have not evaluated."""
+        assert self.blocks is not None
+        self.blocks.set_fast_forces()
+        self.num_small_blocks += 1
+        self._small_end = None
 
     def evaluation(self, number: int, positions: Tensor, cell: Tensor) -> StepResult:
         """The result of the potential, which stays in the buffers. Raises SpreadError, with the step."""
