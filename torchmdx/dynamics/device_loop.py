@@ -262,7 +262,7 @@ class DeviceLoop:
         state = self.state
         energies = (state.energy, state.restraint_energy, state.virial)
         targets = (state.positions, state.velocities, state.forces, *energies, state.cell)
-        state.control.fill_(0)
+        self.repairs.go_on()
         for target, value in zip(targets, given, strict=True):
             target.copy_(torch.as_tensor(value))
         state.control[0] = number

@@ -77,17 +77,18 @@ class Repairs:
                 raise RuntimeError(f"step {self._reached() + 1} failed {MOST_ROUNDS} times: {flags.tolist()}")
             if not self._repaired(step, flags):
                 self.rounds = 0
-                self._go_on()  # the next run tries that step again
+                self.go_on()  # the next run tries that step again
                 self._raise(step, flags)
                 if self.blocks is not None:
                     self._take_small_steps()
-            self._go_on()
+            self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Lets the run continue; what halted it stays known until then, even if a repair fails."""
         self.state.control[1] = 0
         if self.blocks is not None:
             self.blocks.verdict.zero_()
+        self._small_end = None
 
     def _repaired(self, step: CapturedStep, flags: NDArray[np.int64]) -> bool:
         """Whether the cause of a halt has been removed: of flags of an evaluation of this step."""
@@ -156,7 +157,7 @@ class Repairs:
                 return
             flags = self.step.buffers.outputs["flags"].cpu().numpy()
             if not self._repaired(self.step, flags):
-                self._go_on()
+                self.go_on()
                 require_finite(flags, last, self.step.search.edges, self.step.buffers, self.step.ordered)
                 self._require_agreement(flags)
         raise RuntimeError(f"step {first} failed {MOST_ROUNDS} times")
