@@ -1,6 +1,7 @@
 """Multiple time steps: their limits, exact restarts, what stops them, and averages known in closed form."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -251,6 +252,10 @@ def test_arguments_are_checked(tiny, make_potential, system):
         make(tiny, system, inner=2)
     with pytest.raises(TypeError, match="fast must be a Potential, got str"):
         make(tiny, system, fast="fast.safetensors", inner=2)
+    known = scaled(tiny, 1.0)
+    known.card = replace(known.card, elements=(1, 6))
+    with pytest.raises(ValueError, match=r"fast potential: .* does not know O \(atom "):
+        make(tiny, system, fast=known, inner=2)
     for inner in (None, 0, 2.0, True):
         with pytest.raises(ValueError, match="inner must be a whole number of steps >= 1 with a fast potential, got"):
             make(tiny, system, fast=fast, inner=inner)
