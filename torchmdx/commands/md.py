@@ -170,7 +170,7 @@ def _add_fast_options(group: argparse._ArgumentGroup) -> None:
         "--fast",
         metavar="FILE",
         help="multiple time steps: a fast potential that takes the steps, corrected by --model every --inner steps; "
-        "auto distils one first",
+        "auto takes the one that torchmdx has for it, or distils one first",
     )
     group.add_argument(
         "--inner",

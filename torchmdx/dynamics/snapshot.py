@@ -70,7 +70,8 @@ class Snapshot:
     def kinetic_energy(self) -> Floats:
         """Of the degrees of freedom of each structure [S], eV; see `Particles`.
 
-        With the Langevin integrator of velocities half a kick later; with others without the drift of the centre of
+        With the Langevin integrator of velocities half a kick later, with multiple time steps after both half kicks at
+        the beginning of an outer step; with others without the drift of the centre of
         mass, where nothing outside acts on the structure.
         """
         forces = kick_forces(self.forces, self.fast_forces, self.inner)

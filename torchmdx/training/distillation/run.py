@@ -161,7 +161,7 @@ class _Run:
         if "network" not in record:
             measured = [systems[k] for k in self._tested_structures()]
             model, costs = network.choose(potential, systems, measured, self.request)
-            record["network"] = {"model": model.model_dump(mode="json"), "costs": network.plain(costs)}
+            record["network"] = {"model": model.model_dump(mode="json"), "costs": [asdict(cost) for cost in costs]}
         model = ModelSection.model_validate(record["network"]["model"])
         measurements = "; ".join(str(network.Cost(**cost)) for cost in record["network"]["costs"])
         self.say(
