@@ -82,6 +82,21 @@ def test_so_they_are_at_constant_pressure(potentials, integrator, small):
 
 
 @needs_kernels
+def test_a_useless_fast_potential_gives_small_steps_at_constant_pressure(potentials):
+    full, fast = potentials
+    fast.scale.mul_(-1e4)
+    atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
+    atoms.rattle(0.05, seed=3)
+    options = dict(barostat=CellRescaling(1.0, 0.1), inner=2, small_steps=True)
+    host, device = loops((full, fast), [System.from_ase(atoms)], **options)
+    expected, found = at(host, 4), at(device, 4)
+    assert device.num_small_blocks == host.num_small_blocks == 2
+    np.testing.assert_allclose(found.cell, expected.cell, rtol=1e-7)
+    np.testing.assert_allclose(found.temperature, expected.temperature, rtol=1e-4)
+    assert found.inner == expected.inner == 1
+
+
+@needs_kernels
 def test_bits_do_not_depend_on_replays_and_restarts(potentials, systems):
     _, one = loops(potentials, systems, steps_per_replay=1)
     _, many = loops(potentials, systems, steps_per_replay=9)

@@ -100,6 +100,19 @@ def test_the_volume_relaxes_as_fast_as_with_single_steps(tiny, crystal):
     np.testing.assert_allclose(dynamics.run(4).volume[0] / volume, ratio**2, rtol=1e-10)
 
 
+def test_forces_that_are_not_used_heat_nothing(tiny, crystal):
+    """Where the potentials disagree, kinetic energies and volumes are those of steps with the full one."""
+    useless = scaled(tiny, -1e4)
+    options = dict(barostat=CellRescaling(1.0, 0.1), integrator=Langevin(5.0))
+    single = make(tiny, crystal, **options)
+    found = make(tiny, crystal, fast=useless, inner=2, small_steps=True, **options)
+    np.testing.assert_allclose(found.snapshot().temperature, single.snapshot().temperature, rtol=1e-12)
+    found.run(4)
+    assert found.num_small_blocks == 2
+    with pytest.raises(DisagreementError):
+        make(tiny, crystal, fast=useless, inner=2, **options)
+
+
 def test_a_snapshot_of_another_cell_gives_it_to_both_potentials(tiny, crystal):
     scaled_cell = System.create(
         1.02 * crystal.positions, crystal.atomic_numbers, cell=1.02 * crystal.cell, pbc=crystal.pbc

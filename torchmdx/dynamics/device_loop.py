@@ -25,6 +25,7 @@ from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.frame import set_frame
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import worst_atom
 from torchmdx.dynamics.replays import Replays
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.step.captured_step import CapturedStep
@@ -245,6 +246,10 @@ class DeviceLoop:
         self._slots.append(pending.block)
         if self.exchange is not None and pending.exchange is not None:
             self.motion = self.motion.at(self.exchange.received(pending.exchange))
+        found, inner = dict(zip(names, arrays, strict=True)), self.motion.inner
+        if self.blocks is not None:
+            difference = found["forces"] - found["fast_forces"]
+            inner = inner if worst_atom(difference, self.blocks.limits_on_host)[1] <= 1 else 1
         return Snapshot(
             step=int(control[0]),
             timestep=self.motion.timestep,
@@ -253,8 +258,8 @@ class DeviceLoop:
             fast_frame=None if self.blocks is None else pending.frames[1],
             particles=self.motion.particles,
             kick=self.motion.thermal_kick,
-            inner=self.motion.inner,
-            **dict(zip(names, arrays, strict=True)),
+            inner=inner,
+            **found,
         )
 
     def _set(self, number: int, *given: Tensor | Floats) -> None:

@@ -67,8 +67,13 @@ class Repairs:
                 self._small_end = None
             if not self.halted():
                 return
-            if (barostat := self.motion.barostat) is not None:
-                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
+            if not self.difference_is_small():  # no inner step counts
+                self.rounds = 0
+                self.go_on()
+                self.require_first_agreement()
+                self._take_small_steps()
+                return
+            self._require_steady()
             inner_bad = self.blocks is not None and int(self.blocks.verdict[0]) == 1
             step = self.steps[1 if inner_bad else 0]
             flags = step.buffers.outputs["flags"].cpu().numpy()
@@ -89,6 +94,11 @@ class Repairs:
         if self.blocks is not None:
             self.blocks.verdict.zero_()
         self._small_end = None
+
+    def _require_steady(self) -> None:
+        """Raises CellError if the volumes change too fast."""
+        if (barostat := self.motion.barostat) is not None:
+            barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
 
     def _repaired(self, step: CapturedStep, flags: NDArray[np.int64]) -> bool:
         """Whether the cause of a halt has been removed: of flags of an evaluation of this step."""
@@ -119,24 +129,26 @@ class Repairs:
         self._require_agreement(flags)
         if self.blocks is not None:
             found = (self.step.buffers.outputs["forces"] - self.blocks.quick.forces).cpu().numpy()
-            self._disagree([(self._reached(), self._difference()), (number, found)])
+            self._disagree(number, found)
 
     def require_first_agreement(self) -> None:
         """Raises DisagreementError if the potentials disagree at the first state, unless small steps may follow."""
-        if self.blocks is not None and worst_atom(self._difference(), self.blocks.limits.cpu().numpy())[1] > 1:
-            self._disagree([(self._reached(), self._difference())])
+        if not self.difference_is_small():
+            self._disagree(self._reached(), self._difference())
+
+    def difference_is_small(self) -> bool:
+        """Whether the potentials agree at the state."""
+        return self.blocks is None or worst_atom(self._difference(), self.blocks.limits_on_host)[1] <= 1
 
     def _difference(self) -> Floats:
         found: Floats = (self.state.forces - self.state.fast_forces).cpu().numpy()
         return found
 
-    def _disagree(self, differences: list[tuple[int, Floats]]) -> None:
-        """The error of the first of these steps whose forces differ too much; a warning if small steps may follow."""
+    def _disagree(self, number: int, found: Floats) -> None:
+        """The error of a step whose forces differ by so much; a warning if small steps may follow."""
         assert self.blocks is not None
         assert self.motion.multiple_steps is not None
-        limits = self.blocks.limits.cpu().numpy()
-        number, found = next((pair for pair in differences if worst_atom(pair[1], limits)[1] > 1), differences[-1])
-        error = disagreement(number, found, limits, self.motion.particles.starts)
+        error = disagreement(number, found, self.blocks.limits_on_host, self.motion.particles.starts)
         if not self.motion.multiple_steps.small_steps:
             raise error
         log.warning("%s", error)
@@ -158,6 +170,7 @@ class Repairs:
             flags = self.step.buffers.outputs["flags"].cpu().numpy()
             if not self._repaired(self.step, flags):
                 self.go_on()
+                self._require_steady()
                 require_finite(flags, last, self.step.search.edges, self.step.buffers, self.step.ordered)
                 self._require_agreement(flags)
         raise RuntimeError(f"step {first} failed {MOST_ROUNDS} times")

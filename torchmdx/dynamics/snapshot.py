@@ -37,7 +37,7 @@ class Snapshot:
     Attributes:
         timestep: Of a step; with multiple time steps that of the inner ones, which `step` counts.
         kick: `Motion.thermal_kick`, which makes kinetic energies, temperatures and pressures those of the thermostat.
-        inner: Steps between evaluations of the full potential.
+        inner: Steps from here to the next evaluation of the full potential: 1 where the two potentials disagree.
         fast_forces, fast_frame: With multiple time steps, forces [N,3] of the fast potential and of restraints, and its
             frame.
     """
