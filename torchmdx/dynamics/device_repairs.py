@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.dynamics.barostat import volumes
+from torchmdx.dynamics.barostat import CellError, volumes
 from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.frame import frame_of
@@ -98,7 +98,11 @@ class Repairs:
     def _require_steady(self) -> None:
         """Raises CellError if the volumes change too fast."""
         if (barostat := self.motion.barostat) is not None:
-            barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
+            try:
+                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
+            except CellError:
+                self.go_on()  # the next run tries that step again
+                raise
 
     def _repaired(self, step: CapturedStep, flags: NDArray[np.int64]) -> bool:
         """Whether the cause of a halt has been removed: of flags of an evaluation of this step."""
