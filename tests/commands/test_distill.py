@@ -82,7 +82,8 @@ def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_ther
     torchmdx.save(model, tmp_path / "model.safetensors")
     options = argparse.Namespace(
         model=[str(tmp_path / "model.safetensors")], file=str(tmp_path / "water.xyz"), output=str(tmp_path / "run"),
-        index="-1", charge=None, device="cpu", temperature=350.0, seed=None, vacuum=True,
+        index="-1", charge=None, device="cpu", temperature=None, seed=None, vacuum=True,
+        replicas=2, temperatures="300:350",
     )  # fmt: skip
     asked: list = []
 
@@ -107,6 +108,10 @@ def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_ther
     monkeypatch.setattr(distillation, "distill", lambda *given: None)
     (tmp_path / "run.fast.safetensors").unlink()
     assert automatic(options, Interrupts()) is None
+    assert "stopped; the same command continues in" in capsys.readouterr().err
+    command = ["md", options.file, "-o", options.output, "--model", *options.model, "--fast", "auto"]
+    assert main([*command, "--steps", "9", "--engine", "torchmdx"]) == 2
+    assert "--steps must be a multiple of --inner 4, got 9" in capsys.readouterr().err
 
 
 def test_md_takes_the_fast_model_of_its_potential(tmp_path, capsys):

@@ -10,6 +10,7 @@ from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import MultipleSteps
 from torchmdx.dynamics.particles import Particles
+from torchmdx.step.results import NonFiniteError
 from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 
 STIFFNESS = 2.0  # eV/Å²
@@ -32,6 +33,8 @@ class Springs:
         self.num_evaluations = 0
 
     def __call__(self, positions, cell=None, *, copy=True):
+        if not np.isfinite(positions).all():
+            raise NonFiniteError("positions are not finite")
         each = 0.5 * self.stiffness * (positions**2).sum(-1)
         energy = np.bincount(self.system, each, self.num_systems)
         return SimpleNamespace(energy=energy, forces=-self.stiffness * positions, energy_spread=None)

@@ -1,6 +1,7 @@
 """Multiple time steps on a GPU against those on the host: with graphs, and under Triton's interpreter with launches."""
 
 import copy
+from types import SimpleNamespace
 
 import device_loops
 import numpy as np
@@ -10,8 +11,8 @@ from ase.build import bulk
 from device_loops import at
 from interpreter import DEVICE, needs_kernels
 
-from torchmdx import Dynamics, Potential, System, TensorNetConfig
-from torchmdx.dynamics import Bussi, CellRescaling, DisagreementError, Distance, Langevin
+from torchmdx import Batch, Dynamics, Potential, System, TensorNetConfig
+from torchmdx.dynamics import Bussi, CellRescaling, DisagreementError, Distance, Langevin, TemperatureExchange
 from torchmdx.step.results import NonFiniteError
 
 pytest.importorskip("triton")
@@ -81,6 +82,21 @@ def test_so_they_are_at_constant_pressure(potentials, integrator, small):
 
 
 @needs_kernels
+def test_a_useless_fast_potential_gives_small_steps_at_constant_pressure(potentials):
+    full, fast = potentials
+    fast.scale.mul_(-1e4)
+    atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
+    atoms.rattle(0.05, seed=3)
+    options = dict(barostat=CellRescaling(1.0, 0.1), inner=2, small_steps=True)
+    host, device = loops((full, fast), [System.from_ase(atoms)], **options)
+    expected, found = at(host, 4), at(device, 4)
+    assert device.num_small_blocks == host.num_small_blocks == 2
+    np.testing.assert_allclose(found.cell, expected.cell, rtol=1e-7)
+    np.testing.assert_allclose(found.temperature, expected.temperature, rtol=1e-4)
+    assert found.inner == expected.inner == 1
+
+
+@needs_kernels
 def test_bits_do_not_depend_on_replays_and_restarts(potentials, systems):
     _, one = loops(potentials, systems, steps_per_replay=1)
     _, many = loops(potentials, systems, steps_per_replay=9)
@@ -88,20 +104,29 @@ def test_bits_do_not_depend_on_replays_and_restarts(potentials, systems):
     found = list(many.snapshots(iter([3, 6, 15, 18])))
     assert [snapshot.step for snapshot in found] == [3, 6, 15, 18]
     assert_same(found[-1], whole)
+    one.blocks.verdict.fill_(1)  # as after a repair that has failed
     one.restore(found[1])
     assert_same(one.snapshot(), found[1])
     assert_same(at(one, 18), whole)
 
 
+def full(step, count):
+    raise MemoryError
+
+
 @needs_kernels
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_overflow_or_a_far_atom_of_either_potential_loses_nothing(potentials, systems, which):
+def test_an_overflow_or_a_far_atom_of_either_potential_loses_nothing(potentials, systems, which, monkeypatch):
     _, whole = loops(potentials, systems)
     _, small = loops(potentials, systems)
     expected = list(whole.snapshots(iter([6, 12])))
     step = small.steps[which]
     step.search._make(step.ordered, step.search.backend, 5)
     step.engine.reserve(step.search.capacity)
+    with monkeypatch.context() as patched:
+        patched.setattr("torchmdx.dynamics.device_repairs.grow", full)
+        with pytest.raises(MemoryError):
+            at(small, 6)
     found = [at(small, 6)]
     assert small.num_recoveries == step.num_recoveries == 1
     step.buffers.far.fill_(0.1)
@@ -148,6 +173,47 @@ def test_a_disagreement_stops_at_the_state_before_or_takes_small_steps(potential
     np.testing.assert_allclose(found.positions, expected.positions, atol=1e-5)
     np.testing.assert_allclose(found.restraint_energy, expected.restraint_energy, atol=1e-5)
     np.testing.assert_allclose(found.fast_forces, expected.fast_forces, atol=1e-3)
+
+
+@needs_kernels
+def test_small_steps_attempt_exchanges_and_survive_interruptions(potentials, systems, monkeypatch):
+    from torchmdx.dynamics.device_loop import DeviceLoop
+
+    options = dict(temperature=[300.0, 400.0], inner=2, max_force_difference=1e-9, small_steps=True)
+    _, made = loops(potentials, systems[:1] * 2, **options)
+    start, temperatures = made.snapshot(), made.motion.temperatures
+    exchange = TemperatureExchange(2, Batch.from_systems(systems[:1] * 2), temperatures, 1)
+    given = (made.step, made.motion, start.positions, start.velocities, start.cell)
+    loop = DeviceLoop(*given, steps_per_replay=2, mode="eager", exchange=exchange, fast=made.blocks.fast)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.blocks, "set_fast_forces", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            at(loop, 2)
+    found = at(loop, 8)
+    np.testing.assert_allclose(found.fast_forces, 0.9 * found.forces, atol=1e-4)
+    assert exchange.attempts.tolist() == [2]  # at steps 4 and 8
+    assert loop.num_small_blocks == 4
+
+
+def test_a_comparison_of_a_graph_forgets_the_verdict_of_its_steps():
+    from torchmdx.dynamics.replays import Replays
+
+    state = SimpleNamespace(block=torch.zeros(2), forces=torch.zeros(1), control=torch.zeros(2, dtype=torch.int64))
+    blocks = SimpleNamespace(count=3, verdict=torch.zeros(1), fast=SimpleNamespace())
+
+    def launch():
+        state.control[1] = 1
+        blocks.verdict.fill_(1)
+
+    blocks.launch = launch
+    step = SimpleNamespace(device=torch.device("cpu"), precision="float32")
+    replays = Replays(step, state, 1, "eager", blocks=blocks)
+    assert replays._compare(SimpleNamespace(replay=launch), 1) is None
+    assert blocks.verdict == 0
 
 
 @pytest.mark.gpu

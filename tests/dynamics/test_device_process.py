@@ -9,6 +9,7 @@ import torch
 from torchmdx import Dynamics, System
 from torchmdx.dynamics.device_process import ProcessShare, Server, _sendable, fields_of
 from torchmdx.dynamics.integrators import Langevin
+from torchmdx.dynamics.multiple_steps import DisagreementError
 from torchmdx.step.results import NonFiniteError, SpreadError
 
 
@@ -52,8 +53,11 @@ def test_errors_keep_type_and_text():
         found = _sendable(error)
         assert type(found) is type(error)
         assert str(found) == str(error)
-    error = SpreadError("much", None, 3, most=0.5, step=7, structure=2)
-    assert vars(pickle.loads(pickle.dumps(_sendable(error)))) == vars(error)
+    for error in (
+        SpreadError("much", None, 3, most=0.5, step=7, structure=2),
+        DisagreementError("much", 8, 3, 2.0, 1.0),
+    ):
+        assert vars(pickle.loads(pickle.dumps(_sendable(error)))) == vars(error)
     found = _sendable(Needy(1, 2))
     assert type(found) is RuntimeError
     assert str(found) == "Needy: 1 and 2"

@@ -1,6 +1,7 @@
 """Multiple time steps: their limits, exact restarts, what stops them, and averages known in closed form."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from oscillators import FREQUENCY, STIFFNESS, TEMPERATURE, THERMAL, last, spring
 import torchmdx
 from torchmdx import Dynamics, System
 from torchmdx.dynamics import Bussi, CellRescaling, DisagreementError, Distance, Langevin, VelocityVerlet
+from torchmdx.dynamics.barostat import barostat_noise
 from torchmdx.dynamics.snapshot import load_snapshot
 from torchmdx.step.results import NonFiniteError, SpreadError
-from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
+from torchmdx.structures.units import BAR, BOLTZMANN, FORCE_TO_ACCELERATION
 
 FIELDS = ("positions", "velocities", "forces", "energy", "restraint_energy", "virial", "cell")
 TINY = dict(num_layers=0, num_channels=8, num_radial=4)
@@ -83,6 +85,45 @@ def test_so_they_are_at_constant_pressure(tiny, crystal, factor, inner):
     else:
         np.testing.assert_allclose(reached.forces, reached.fast_forces, atol=1e-10)
         np.testing.assert_allclose(reached.pressure, start.pressure, rtol=0.5)
+
+
+def test_the_volume_relaxes_as_fast_as_with_single_steps(tiny, crystal):
+    """The first block against the equation of `CellRescaling`, whose h is the outer step."""
+    barostat = CellRescaling(1e4, 0.1, 1e-5)
+    dynamics = make(tiny, crystal, fast=scaled(tiny, 0.9), inner=4, barostat=barostat)
+    start, volume = dynamics.snapshot(), dynamics.snapshot().volume[0]
+    mobility = 1e-5 * 4 * 0.25 / (2 * 100)  # Å³ per bar and fs, of 1 fs
+    thermal = BOLTZMANN * 300 / BAR
+    noise = barostat_noise(dynamics.motion.seeds, 1)[0]
+    missing = 1e4 - start.pressure[0] - thermal / (2 * volume)
+    ratio = 1 - mobility * missing + np.sqrt(thermal * mobility / volume) * noise
+    np.testing.assert_allclose(dynamics.run(4).volume[0] / volume, ratio**2, rtol=1e-10)
+
+
+def test_forces_that_are_not_used_heat_nothing(tiny, crystal):
+    """Where the potentials disagree, kinetic energies and volumes are those of steps with the full one."""
+    useless = scaled(tiny, -1e4)
+    options = dict(barostat=CellRescaling(1.0, 0.1), integrator=Langevin(5.0))
+    single = make(tiny, crystal, **options)
+    found = make(tiny, crystal, fast=useless, inner=2, small_steps=True, **options)
+    np.testing.assert_allclose(found.snapshot().temperature, single.snapshot().temperature, rtol=1e-12)
+    found.run(4)
+    assert found.num_small_blocks == 2
+    with pytest.raises(DisagreementError):
+        make(tiny, crystal, fast=useless, inner=2, **options)
+
+
+def test_a_snapshot_of_another_cell_gives_it_to_both_potentials(tiny, crystal):
+    scaled_cell = System.create(
+        1.02 * crystal.positions, crystal.atomic_numbers, cell=1.02 * crystal.cell, pbc=crystal.pbc
+    )
+    options = dict(fast=scaled(tiny, 1.0), inner=2)
+    expected, found = make(tiny, scaled_cell, **options), make(tiny, crystal, **options)
+    found.restore(expected.run(2))
+    assert_close(found.run(4), expected.run(4), rtol=1e-12, atol=1e-12)
+    single = make(tiny, scaled_cell)
+    found.restore(single.run(2))  # without forces of the fast potential
+    np.testing.assert_allclose(found.snapshot().fast_forces, found.snapshot().forces, atol=1e-12)
 
 
 def test_without_fast_forces_they_are_long_single_steps(tiny, system):
@@ -224,6 +265,10 @@ def test_arguments_are_checked(tiny, make_potential, system):
         make(tiny, system, inner=2)
     with pytest.raises(TypeError, match="fast must be a Potential, got str"):
         make(tiny, system, fast="fast.safetensors", inner=2)
+    known = scaled(tiny, 1.0)
+    known.card = replace(known.card, elements=(1, 6))
+    with pytest.raises(ValueError, match=r"fast potential: .* does not know O \(atom "):
+        make(tiny, system, fast=known, inner=2)
     for inner in (None, 0, 2.0, True):
         with pytest.raises(ValueError, match="inner must be a whole number of steps >= 1 with a fast potential, got"):
             make(tiny, system, fast=fast, inner=inner)

@@ -26,8 +26,8 @@ class MultipleTimeSteps(MolecularDynamics):
         dynamics = MultipleTimeSteps(atoms, 0.5 * units.fs, fast, inner=4, temperature_K=300)
         dynamics.run(10)  # 10 outer steps of 2 fs
 
-    A step of ASE is an outer one, of `inner` times `timestep`: `run`, intervals and `get_time` count these. Numbers of
-    units are ASE's.
+    A step of ASE is an outer one, of `inner` times `timestep`: `run`, intervals and `get_time` count these. Quantities
+    are in ASE's units. Forces of the two calculators are not compared.
 
     Args:
         timestep: Of the inner steps.

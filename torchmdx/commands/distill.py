@@ -29,6 +29,7 @@ same command continues. Without FILES the structures are examples of molecules t
 # Molecules of ASE's G2 set and the alanine dipeptide of `torchmdx demo`.
 DIPEPTIDE = Path(__file__).parent / "demo_run" / "alanine_dipeptide.pdb"
 NONE = "none"  # of --start
+STOPPED = "torchmdx: stopped; the same command continues in {}"
 LEAST_EXAMPLES = 3  # atoms of an example
 
 
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         structures = structures_of(options)
         result = distill(structures, output, request_of(options), interrupts, overwrite=options.overwrite)
     if result is None:
-        print(f"torchmdx: stopped; the same command continues in {folder_of(output)}", file=sys.stderr)
+        print(STOPPED.format(folder_of(output)), file=sys.stderr)
         return interrupts.status
     return 0
 
@@ -169,9 +170,10 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
         ValueError: If PREFIX.fast.safetensors is a fast model of another potential.
     """
     from torchmdx.commands.options import model_of
+    from torchmdx.dynamics.run.device_options import temperatures_of
     from torchmdx.models.digest import origin_of
     from torchmdx.structures.system import System
-    from torchmdx.training.distillation.run import distill
+    from torchmdx.training.distillation.run import distill, folder_of
     from torchmdx.training.distillation.settings import DistillSettings, Structures
 
     model = model_of(options)
@@ -189,8 +191,12 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
         print(f"fast model: {output}")
         return str(output)
     print(f"fast model: torchmdx comes with none for this potential, and distils {output}")
-    request = DistillSettings(temperature=options.temperature or DistillSettings.temperature, seed=options.seed or 0)
-    return None if distill(found, output, request, interrupts) is None else str(output)
+    temperature = temperatures_of(options, options.temperature or DistillSettings.temperature).max()
+    request = DistillSettings(temperature=float(temperature), seed=options.seed or 0)
+    if distill(found, output, request, interrupts) is None:
+        print(STOPPED.format(folder_of(output)), file=sys.stderr)
+        return None
+    return str(output)
 
 
 def shipped_for(model: str | list[str] | None) -> str | None:

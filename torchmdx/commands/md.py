@@ -52,9 +52,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
+    if options.engine == "openmm":
+        _refuse_others(options)
     if options.fast == "auto":
         from torchmdx.commands.distill import automatic
+        from torchmdx.dynamics.run.settings import RunSettings
 
+        RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))  # for its errors
         options.fast = automatic(options, interrupts)
         if options.fast is None:
             return interrupts.status
@@ -62,6 +66,15 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         from torchmdx.dynamics.run import device_run
 
         return device_run.run(options, interrupts)
+    if importlib.util.find_spec("openmm") is None:
+        raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
+    from torchmdx.commands.md_openmm import run as openmm_run
+
+    return openmm_run.run(options, interrupts)
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Raises ValueError for options that OpenMM does not have."""
     names = (
         *("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory"),
         *("save_velocities", "relaxation", "max_force_difference", "small_steps"),
@@ -73,11 +86,6 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
             raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
     if options.thermostat not in (None, "langevin"):
         raise ValueError(f"--thermostat {options.thermostat} needs --engine torchmdx, got it with --engine openmm")
-    if importlib.util.find_spec("openmm") is None:
-        raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
-    from torchmdx.commands.md_openmm import run as openmm_run
-
-    return openmm_run.run(options, interrupts)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +170,7 @@ def _add_fast_options(group: argparse._ArgumentGroup) -> None:
         "--fast",
         metavar="FILE",
         help="multiple time steps: a fast potential that takes the steps, corrected by --model every --inner steps; "
-        "auto distils one first",
+        "auto takes the one that torchmdx has for it, or distils one first",
     )
     group.add_argument(
         "--inner",

@@ -41,8 +41,8 @@ class CellRescaling:
     step (with Langevin of velocities half a kick later; with Bussi K + 3/2 k T, since the centre of mass has no thermal
     motion), and the virial of potential and restraints. Positions are scaled after the thermostat's move and before the
     evaluation. The volume relaxes within about τ κ / β, κ being the compressibility of the substance; averages depend
-    on τ and β only through errors of order h / τ. h: timestep, T: temperature, k: the Boltzmann constant, ξ: a standard
-    normal number for each structure and step.
+    on τ and β only through errors of order h / τ. h: timestep, with multiple time steps the outer one, T: temperature,
+    k: the Boltzmann constant, ξ: a standard normal number for each structure and step.
 
     Attributes:
         pressure: P₀, bar.

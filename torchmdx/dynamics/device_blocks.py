@@ -10,12 +10,15 @@ from dataclasses import replace
 
 import torch
 import triton
+from torch import Tensor
 
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.kernels import multiple_steps as kernels
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import of_fast_potential
 from torchmdx.step.buffer_storage import BufferStorage
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.results import NonFiniteError
 
 
 class DeviceBlocks:
@@ -37,12 +40,16 @@ class DeviceBlocks:
 
     def set_motion(self, motion: Motion) -> None:
         assert motion.multiple_steps is not None
-        self.limits.copy_(torch.as_tensor(motion.multiple_steps.limits(motion)))
+        self.limits_on_host = motion.multiple_steps.limits(motion)
+        self.limits.copy_(torch.as_tensor(self.limits_on_host))
 
     def launch(self) -> None:
         """The steps up to the next evaluation of the full potential, and whether they are committed."""
         state, quick, buffers, fast = self.state, self.quick, self.step.buffers, self.fast
         self._begin()
+        if state.barostat is not None:
+            of_kick = quick if self.kicked else state
+            self._scale(of_kick.velocities, of_kick.forces)
         moving = None if state.barostat is not None else quick.moving(self.count)
         if moving is None or not fast._launch_moving(moving):
             for number in range(self.count):
@@ -65,6 +72,8 @@ class DeviceBlocks:
         """The same steps with the full potential alone; the state is committed without forces of the fast one."""
         state, quick, buffers = self.state, self.quick, self.step.buffers
         self._begin()
+        if state.barostat is not None:
+            self._scale(state.velocities, state.forces)
         quick.velocities.copy_(state.velocities)
         quick.forces.copy_(state.forces)
         self.verdict.zero_()
@@ -76,17 +85,19 @@ class DeviceBlocks:
         state.launch_commit(buffers, self)  # without a kick, since the forces are equal
 
     def _begin(self) -> None:
-        state, quick, buffers = self.state, self.quick, self.step.buffers
+        state, quick = self.state, self.quick
         quick.thermal = state.thermal  # which exchanges on the device replace
         kernels.begin[state.atom_blocks](
             state.positions, state.velocities, state.forces, state.fast_forces, quick.positions, quick.velocities,
             quick.forces, quick.control, state.inverse_masses, self.limits, self.verdict, state.constants,
             state.control, state.num_atoms, INNER=self.count, BLOCK=state.block_size, num_warps=4,
         )  # fmt: skip
-        if state.barostat is not None:
-            of_kick = quick if self.kicked else state
-            state.launch_cell(buffers, of_kick.velocities, of_kick.forces)
-            self.fast.buffers.inputs["cell"].copy_(buffers.inputs["cell"])
+
+    def _scale(self, velocities: Tensor, forces: Tensor) -> None:
+        """Scales and trial cells of both potentials, with these velocities and the forces of the first half kick."""
+        cell = self.step.buffers.inputs["cell"]
+        self.state.launch_cell(self.step.buffers, velocities, forces)
+        self.fast.buffers.inputs["cell"].copy_(cell)
 
     def _move(self, buffers: BufferStorage, *, scaled: bool) -> None:
         """Trial positions of an inner step. scaled: whether the barostat scales them."""
@@ -96,8 +107,15 @@ class DeviceBlocks:
 
     def set_fast_forces(self) -> None:
         """Takes forces of the fast potential at the state's positions, and of restraints. Raises NonFiniteError."""
-        state = self.state
-        self.fast(state.positions, state.cell)
-        if state.restraints is not None:
-            state.restraints.launch(self.fast.buffers)
-        state.fast_forces.copy_(self.fast.buffers.outputs["forces"])
+        self.state.fast_forces.copy_(self.evaluated(self.state.positions, self.state.cell))
+
+    def evaluated(self, positions: Tensor, cell: Tensor) -> Tensor:
+        """Forces of the fast potential, and of restraints; valid until the next ones. Raises NonFiniteError."""
+        try:
+            self.fast(positions, cell)
+        except NonFiniteError as error:
+            raise of_fast_potential(error) from None
+        if self.state.restraints is not None:
+            self.state.restraints.launch(self.fast.buffers)
+        forces: Tensor = self.fast.buffers.outputs["forces"]
+        return forces

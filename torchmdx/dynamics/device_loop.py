@@ -25,6 +25,7 @@ from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.frame import set_frame
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import worst_atom
 from torchmdx.dynamics.replays import Replays
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.step.captured_step import CapturedStep
@@ -146,10 +147,7 @@ class DeviceLoop:
         """
         waiting: deque[int] = deque()
         pending: deque[_Pending] = deque()
-        self.repairs.resume()
-        if self.exchange is not None:
-            self.exchange.launch()  # unless an interruption came between a step and its attempts, there are none
-        planned = self.num_steps
+        planned = self._resume()
         while True:
             if len(pending) < SLOTS:
                 stop = None if interrupted() else waiting.popleft() if waiting else next(stops, None)
@@ -169,8 +167,7 @@ class DeviceLoop:
                 waiting.extendleft(reversed([oldest.stop, *(item.stop for item in pending)]))
                 self._slots.extend(item.block for item in pending)
                 pending.clear()
-                self.repairs.resume()
-                planned = self.num_steps
+                planned = self._resume()
 
     def snapshot(self) -> Snapshot:
         return self._receive(self._request(self.num_steps))
@@ -179,10 +176,11 @@ class DeviceLoop:
         positions = torch.as_tensor(given.positions, device=self.device)
         cell = torch.as_tensor(given.cell, device=self.device)
         self.repairs.evaluation(given.step, positions, cell)  # raises before anything has changed
+        fast_forces = None if self.blocks is None else self.blocks.evaluated(positions, cell)
         energies = (given.energy, given.restraint_energy, given.virial)
         self._set(given.step, given.positions, given.velocities, given.forces, *energies, given.cell)
-        if self.blocks is not None:
-            self.blocks.set_fast_forces()
+        if self.blocks is not None and fast_forces is not None:
+            self.state.fast_forces.copy_(fast_forces)
             if given.fast_forces is not None and given.fast_frame is not None:
                 self.state.fast_forces.copy_(torch.as_tensor(given.fast_forces))
                 set_frame(self.blocks.fast, given.fast_frame)
@@ -193,6 +191,16 @@ class DeviceLoop:
         self.state.velocities.copy_(torch.as_tensor(velocities))
 
     # -- launches ----------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> int:
+        """Repairs a run that has halted; the step reached.
+
+        Exchanges are due if small steps ended there, or an interruption came between the step and its attempts.
+        """
+        self.repairs.resume()
+        if self.exchange is not None:
+            self.exchange.launch()
+        return self.num_steps
 
     def _launch_to(self, planned: int, stop: int) -> None:
         """Launches the steps from `planned` to `stop`, unless the run has halted before the frame is to be chosen."""
@@ -238,6 +246,10 @@ class DeviceLoop:
         self._slots.append(pending.block)
         if self.exchange is not None and pending.exchange is not None:
             self.motion = self.motion.at(self.exchange.received(pending.exchange))
+        found, inner = dict(zip(names, arrays, strict=True)), self.motion.inner
+        if self.blocks is not None:
+            difference = found["forces"] - found["fast_forces"]
+            inner = inner if worst_atom(difference, self.blocks.limits_on_host)[1] <= 1 else 1
         return Snapshot(
             step=int(control[0]),
             timestep=self.motion.timestep,
@@ -246,8 +258,8 @@ class DeviceLoop:
             fast_frame=None if self.blocks is None else pending.frames[1],
             particles=self.motion.particles,
             kick=self.motion.thermal_kick,
-            inner=self.motion.inner,
-            **dict(zip(names, arrays, strict=True)),
+            inner=inner,
+            **found,
         )
 
     def _set(self, number: int, *given: Tensor | Floats) -> None:
@@ -255,7 +267,7 @@ class DeviceLoop:
         state = self.state
         energies = (state.energy, state.restraint_energy, state.virial)
         targets = (state.positions, state.velocities, state.forces, *energies, state.cell)
-        state.control.fill_(0)
+        self.repairs.go_on()
         for target, value in zip(targets, given, strict=True):
             target.copy_(torch.as_tensor(value))
         state.control[0] = number

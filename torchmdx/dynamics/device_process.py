@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.multiple_steps import DisagreementError
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -121,8 +122,8 @@ def _sendable(error: Exception | None) -> Exception | None:
         return None
     try:
         plain = type(error)(str(error))
-        if isinstance(error, SpreadError):
-            vars(plain).update(vars(error))  # with its frame
+        if isinstance(error, (SpreadError, DisagreementError)):
+            vars(plain).update(vars(error))  # where it is
         pickle.loads(pickle.dumps(plain))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.dynamics.barostat import volumes
+from torchmdx.dynamics.barostat import CellError, volumes
 from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.frame import frame_of
@@ -48,6 +48,7 @@ class Repairs:
         self.steps, self.step, self.device = steps, steps[0], steps[0].device
         self.state, self.blocks, self.replays, self.motion = state, blocks, replays, motion
         self.rounds = self.num_small_blocks = 0
+        self._small_end: int | None = None  # of small steps that have begun
         self.frames: list[dict[str, NDArray[np.generic]]] = []
 
     def _reached(self) -> int:
@@ -60,11 +61,20 @@ class Repairs:
                 self.replays.drop()
                 for step in self.steps:
                     settle(step, "device")
+            if self._small_end is not None:
+                if self._small_end == self._reached():
+                    self._end_small_steps()
+                self._small_end = None
             if not self.halted():
                 return
-            if (barostat := self.motion.barostat) is not None:
-                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
-            inner_bad = self.blocks is not None and self._verdict() == 1
+            if not self.difference_is_small():  # no inner step counts
+                self.rounds = 0
+                self.go_on()
+                self.require_first_agreement()
+                self._take_small_steps()
+                return
+            self._require_steady()
+            inner_bad = self.blocks is not None and int(self.blocks.verdict[0]) == 1
             step = self.steps[1 if inner_bad else 0]
             flags = step.buffers.outputs["flags"].cpu().numpy()
             self.rounds += 1
@@ -72,11 +82,27 @@ class Repairs:
                 raise RuntimeError(f"step {self._reached() + 1} failed {MOST_ROUNDS} times: {flags.tolist()}")
             if not self._repaired(step, flags):
                 self.rounds = 0
-                self.state.control[1] = 0  # the next run tries that step again
+                self.go_on()  # the next run tries that step again
                 self._raise(step, flags)
                 if self.blocks is not None:
                     self._take_small_steps()
-            self.state.control[1] = 0
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Lets the run continue; what halted it stays known until then, even if a repair fails."""
+        self.state.control[1] = 0
+        if self.blocks is not None:
+            self.blocks.verdict.zero_()
+        self._small_end = None
+
+    def _require_steady(self) -> None:
+        """Raises CellError if the volumes change too fast."""
+        if (barostat := self.motion.barostat) is not None:
+            try:
+                barostat.require_steady(volumes(self.state.cell.cpu().numpy()), self.state.ratio.cpu().numpy())
+            except CellError:
+                self.go_on()  # the next run tries that step again
+                raise
 
     def _repaired(self, step: CapturedStep, flags: NDArray[np.int64]) -> bool:
         """Whether the cause of a halt has been removed: of flags of an evaluation of this step."""
@@ -107,34 +133,29 @@ class Repairs:
         self._require_agreement(flags)
         if self.blocks is not None:
             found = (self.step.buffers.outputs["forces"] - self.blocks.quick.forces).cpu().numpy()
-            self._disagree([(self._reached(), self._difference()), (number, found)])
+            self._disagree(number, found)
 
     def require_first_agreement(self) -> None:
         """Raises DisagreementError if the potentials disagree at the first state, unless small steps may follow."""
-        if self.blocks is not None and worst_atom(self._difference(), self.blocks.limits.cpu().numpy())[1] > 1:
-            self._disagree([(self._reached(), self._difference())])
+        if not self.difference_is_small():
+            self._disagree(self._reached(), self._difference())
+
+    def difference_is_small(self) -> bool:
+        """Whether the potentials agree at the state."""
+        return self.blocks is None or worst_atom(self._difference(), self.blocks.limits_on_host)[1] <= 1
 
     def _difference(self) -> Floats:
         found: Floats = (self.state.forces - self.state.fast_forces).cpu().numpy()
         return found
 
-    def _disagree(self, differences: list[tuple[int, Floats]]) -> None:
-        """The error of the first of these steps whose forces differ too much; a warning if small steps may follow."""
+    def _disagree(self, number: int, found: Floats) -> None:
+        """The error of a step whose forces differ by so much; a warning if small steps may follow."""
         assert self.blocks is not None
         assert self.motion.multiple_steps is not None
-        limits = self.blocks.limits.cpu().numpy()
-        number, found = next((pair for pair in differences if worst_atom(pair[1], limits)[1] > 1), differences[-1])
-        error = disagreement(number, found, limits, self.motion.particles.starts)
+        error = disagreement(number, found, self.blocks.limits_on_host, self.motion.particles.starts)
         if not self.motion.multiple_steps.small_steps:
             raise error
         log.warning("%s", error)
-
-    def _verdict(self) -> int:
-        """What the inner steps have found, which is forgotten."""
-        assert self.blocks is not None
-        found = int(self.blocks.verdict[0])
-        self.blocks.verdict.zero_()
-        return found
 
     def _take_small_steps(self) -> None:
         """Replaces the steps at which the potentials disagree by such with the full potential alone."""
@@ -143,20 +164,27 @@ class Repairs:
         log.warning("steps %d to %d are taken with the full potential alone", first, last)
         for _ in range(MOST_ROUNDS):
             self.state.control[1] = 0
-            self.step.unsettled = True
+            self.step.unsettled, self._small_end = True, last
             run_compiled(self.blocks.launch_small, self.device)
             self.step.unsettled = False
-            self._verdict()
+            self.blocks.verdict.zero_()  # flags are those of the full potential
             if not self.halted():
-                self.blocks.set_fast_forces()
-                self.num_small_blocks += 1
+                self._end_small_steps()
                 return
             flags = self.step.buffers.outputs["flags"].cpu().numpy()
             if not self._repaired(self.step, flags):
-                self.state.control[1] = 0
+                self.go_on()
+                self._require_steady()
                 require_finite(flags, last, self.step.search.edges, self.step.buffers, self.step.ordered)
                 self._require_agreement(flags)
         raise RuntimeError(f"step {first} failed {MOST_ROUNDS} times")
+
+    def _end_small_steps(self) -> None:
+        """Takes forces of the fast potential, which small steps have not evaluated."""
+        assert self.blocks is not None
+        self.blocks.set_fast_forces()
+        self.num_small_blocks += 1
+        self._small_end = None
 
     def evaluation(self, number: int, positions: Tensor, cell: Tensor) -> StepResult:
         """The result of the potential, which stays in the buffers. Raises SpreadError, with the step."""

@@ -65,7 +65,8 @@ class DeviceState:
         barostat = motion.barostat
         self.barostat = None
         if barostat is not None:
-            constants = (barostat.mobility(motion.timestep), barostat.pressure * BAR, FORCE_TO_ACCELERATION)
+            mobility = barostat.mobility(motion.inner * motion.timestep)
+            constants = (mobility, barostat.pressure * BAR, FORCE_TO_ACCELERATION)
             self.barostat = kept(np.array((*constants, motion.thermal_kick), dtype=np.float64))
         self.ratio, self.scale, self.no_virial = torch.zeros(3, self.num_systems, dtype=torch.float64, device=device)
         terms = motion.restraints

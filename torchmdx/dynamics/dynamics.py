@@ -69,7 +69,7 @@ class Dynamics:
         seed: One for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
             other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on
             the same machine is the same to the bit, whatever `steps_per_replay` is. velocities [N,3] Å/fs: initial
-            ones; None draws them. Except with "langevin", a drift of the centre of mass stays,.
+            ones; None draws them. Except with "langevin", a drift of the centre of mass stays.
         hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep. Given
             velocities are those of the masses before, and are scaled so that their temperature stays.
         frozen: Indices or a mask of atoms that do not move.
@@ -159,6 +159,10 @@ class Dynamics:
             return
         if fast.device != self.device:
             raise ValueError(f"fast must be on the device of the potential, {self.device}, got {fast.device}")
+        try:
+            fast.require_elements(self.batch.atomic_numbers)
+        except ValueError as error:
+            raise ValueError(f"fast potential: {error}") from None
         precision = settings["precision"] if fast.dtype == self.potential.dtype else None
         self.fast_step = CapturedStep(fast, self.batch, mode="eager", skin=settings["skin"], precision=precision)
 

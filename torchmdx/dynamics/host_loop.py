@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.dynamics.barostat import CellRescaling, barostat_noise, volumes
+from torchmdx.dynamics.barostat import barostat_noise, volumes
 from torchmdx.dynamics.frame import frame_of, set_frame
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import disagreement, of_fast_potential, worst_atom
@@ -116,7 +116,7 @@ class HostLoop:
             frame=frame_of(self.step),
             particles=motion.particles,
             kick=motion.thermal_kick,
-            inner=motion.inner,
+            inner=motion.inner if self._difference_is_small(state) else 1,
             fast_forces=None if state.fast_forces is None else state.fast_forces.copy(),
             fast_frame=None if self.fast is None else frame_of(self.fast),
         )
@@ -137,18 +137,17 @@ class HostLoop:
     def _advance(self) -> None:
         """One step, or those up to the next evaluation of the full potential. If one raises, the state is kept."""
         state, motion = self._state, self.motion
-        scale = None if motion.barostat is None else self._scaling(motion.barostat, state.step + 1)
         if motion.multiple_steps is None:
-            self._state = self._moved(state, scale, self._evaluated)
+            self._state = self._moved(state, self._scaling(state.forces), self._evaluated)
             return
         number, reached = state.step + motion.inner, None
         if self._agrees(state, state.step):
-            reached = self._block(state, scale)
+            reached = self._block(state, self._scaling(kick_forces(state.forces, state.fast_forces, motion.inner)))
         if reached is None or not self._agrees(reached, number):
             log.warning("steps %d to %d are taken with the full potential alone", state.step + 1, number)
-            reached, whole = state, scale
+            reached, scale = state, self._scaling(state.forces)
             for _ in range(motion.inner):
-                reached, whole = self._moved(reached, whole, self._evaluated), None
+                reached, scale = self._moved(reached, scale, self._evaluated), None
             reached = self._with_fast_forces(reached)
             self.num_small_blocks += 1
         self._state = reached
@@ -178,38 +177,53 @@ class HostLoop:
         return replace(reached, velocities=velocities, fast_forces=inner.forces)
 
     def _fast_evaluated(self, number: int, positions: Floats, velocities: Floats, cell: Floats) -> _State:
-        """A state with the forces of the fast potential and of restraints. Raises NonFiniteError."""
-        assert self.fast is not None
-        self.fast.num_evaluations = max(number - 1, 0)
+        """A state with the forces of the fast potential and of restraints."""
         given = None if self.motion.barostat is None and number else cell
-        try:
-            forces = self.fast(positions, given, copy=False).forces.copy()
-        except NonFiniteError as error:
-            raise of_fast_potential(error) from None
-        if self.motion.restraints is not None:
-            forces += self.motion.restraints.evaluate(positions)[1]
-        none = self._unknown
+        forces, none = self._fast_forces(number, positions, given), self._unknown
         return _State(number, positions, velocities, forces, none, none, none, none, none, cell)
 
     def _with_fast_forces(self, state: _State) -> _State:
         if self.fast is None:
             return state
-        found = self._fast_evaluated(state.step, state.positions, state.velocities, state.cell)
-        return replace(state, fast_forces=found.forces)
+        return replace(state, fast_forces=self._fast_forces(state.step, state.positions, state.cell))
+
+    def _fast_forces(self, number: int, positions: Floats, cell: Floats | None) -> Floats:
+        """Those of the fast potential and of restraints. Raises NonFiniteError, RestraintError."""
+        assert self.fast is not None
+        self.fast.num_evaluations = max(number - 1, 0)
+        try:
+            forces: Floats = self.fast(positions, cell, copy=False).forces.copy()
+        except NonFiniteError as error:
+            raise of_fast_potential(error) from None
+        return forces if self.motion.restraints is None else forces + self._pull(positions)
 
     def _agrees(self, state: _State, number: int) -> bool:
         """Whether the potentials agree within the limits. Raises DisagreementError unless small steps may follow."""
         multiple = self.motion.multiple_steps
         if multiple is None or state.fast_forces is None:
             return True
-        difference = state.forces - state.fast_forces
-        if worst_atom(difference, self._limits)[1] <= 1:
+        if self._difference_is_small(state):
             return True
-        error = disagreement(number, difference, self._limits, self.motion.particles.starts)
+        error = disagreement(number, state.forces - state.fast_forces, self._limits, self.motion.particles.starts)
         if not multiple.small_steps:
             raise error
         log.warning("%s", error)
         return False
+
+    def _difference_is_small(self, state: _State) -> bool:
+        return state.fast_forces is None or worst_atom(state.forces - state.fast_forces, self._limits)[1] <= 1
+
+    def _pull(self, positions: Floats) -> Floats:
+        """The forces of restraints. Raises RestraintError."""
+        assert self.motion.restraints is not None
+        added = self.motion.restraints.evaluate(positions)[1]
+        self._require_gradients(positions, added)
+        return added
+
+    def _require_gradients(self, positions: Floats, added: Floats) -> None:
+        """Raises RestraintError for forces of restraints that are not finite."""
+        if self.motion.restraints is not None and not np.isfinite(added).all():
+            self.motion.restraints.require_gradients(positions)
 
     # -- evaluations -------------------------------------------------------------------------------------------------
 
@@ -220,8 +234,7 @@ class HostLoop:
         self.step.num_evaluations = max(number - 1, 0)
         found = self._evaluation(number, positions, None if motion.barostat is None and number else cell)
         restraint_energy, added, virial = motion.outside(positions, cell, getattr(found, "stress", None))
-        if motion.restraints is not None and not np.isfinite(added).all():
-            motion.restraints.require_gradients(positions)
+        self._require_gradients(positions, added)
         forces, energy = found.forces + added, found.energy.copy()
         energies = (energy, restraint_energy, virial, *self._spreads(found))
         return _State(number, positions, velocities, forces, *energies, cell)
@@ -239,12 +252,13 @@ class HostLoop:
             return self._unknown, self._unknown
         return found.energy_spread.copy(), np.maximum.reduceat(found.force_spread, self.motion.particles.starts[:-1])
 
-    def _scaling(self, barostat: CellRescaling, number: int) -> Floats:
-        """The factors [S] of lengths of a step. Raises CellError."""
+    def _scaling(self, forces: Floats) -> Floats | None:
+        """The factors [S] of lengths of a step whose first kick is of these forces. Raises CellError."""
         state, motion = self._state, self.motion
-        forces = kick_forces(state.forces, state.fast_forces, motion.inner)
+        if motion.barostat is None:
+            return None
         velocities = motion.particles.kicked(state.velocities, motion.thermal_kick, forces)
         kinetic = motion.particles.kinetic_virial(motion.particles.kinetic_energy(velocities), motion.temperatures)
-        noise = barostat_noise(motion.seeds, number)
+        noise = barostat_noise(motion.seeds, state.step + 1)
         given = (volumes(state.cell), kinetic, state.virial, motion.temperatures, noise)
-        return barostat.scaling(motion.timestep, *given)
+        return motion.barostat.scaling(motion.inner * motion.timestep, *given)

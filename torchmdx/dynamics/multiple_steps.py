@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-LEAST_TEMPERATURE = 300.0  # K, for the default limit: colder atoms are not held to more
+LEAST_TEMPERATURE = 300.0  # K, of the default limit, so that cold runs have no stricter one
 
 
 class DisagreementError(StepError):

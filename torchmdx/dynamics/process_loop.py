@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.device_process import Arrays, ProcessShare, fields_of, serve
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.motion import Motion
+from torchmdx.dynamics.multiple_steps import DisagreementError
 from torchmdx.dynamics.restraints import Restraint
 from torchmdx.dynamics.shares import cut, joined, share_of
 from torchmdx.dynamics.snapshot import Snapshot
@@ -235,6 +236,8 @@ class ProcessLoop:
             if isinstance(error, SpreadError) and error.step is not None:
                 error.atom += process.atoms.start
                 raise at_step(error, error.step, self.motion.particles.starts)
+            if isinstance(error, DisagreementError):
+                error.atom += process.atoms.start
             where = f"structures {process.systems.start} to {process.systems.stop - 1}, on {process.device}"
             error.args = (f"{error} ({where}, where atoms and structures are numbered from 0)",)
             raise error

@@ -123,6 +123,7 @@ class Replays:
     def _compare(self, graph: Graph, count: int) -> str | None:
         """Why a replay is not what the launches are; None if it is, or if the run halts within these steps."""
         blocks = [self.state.block, *([] if self.exchange is None else [self.exchange.block])]
+        blocks += [] if self.blocks is None else [self.blocks.verdict]
         before = [block.clone() for block in blocks]
 
         def put_back() -> None:

@@ -37,7 +37,7 @@ class Snapshot:
     Attributes:
         timestep: Of a step; with multiple time steps that of the inner ones, which `step` counts.
         kick: `Motion.thermal_kick`, which makes kinetic energies, temperatures and pressures those of the thermostat.
-        inner: Steps between evaluations of the full potential.
+        inner: Steps from here to the next evaluation of the full potential: 1 where the two potentials disagree.
         fast_forces, fast_frame: With multiple time steps, forces [N,3] of the fast potential and of restraints, and its
             frame.
     """
@@ -70,7 +70,8 @@ class Snapshot:
     def kinetic_energy(self) -> Floats:
         """Of the degrees of freedom of each structure [S], eV; see `Particles`.
 
-        With the Langevin integrator of velocities half a kick later; with others without the drift of the centre of
+        With the Langevin integrator of velocities half a kick later, with multiple time steps after both half kicks at
+        the beginning of an outer step; with others without the drift of the centre of
         mass, where nothing outside acts on the structure.
         """
         forces = kick_forces(self.forces, self.fast_forces, self.inner)

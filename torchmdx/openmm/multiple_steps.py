@@ -95,8 +95,8 @@ def multiple_step_integrator(
 ) -> openmm.Integrator:
     """OpenMM's integrator for a fast potential and its difference, in these force groups.
 
-    The kinetic energy is taken after another half of an inner kick, as by `torchmdx.dynamics.Langevin`: velocities at
-    whole steps lack a part of that of fast vibrations.
+    The kinetic energy is taken after another half of an inner kick, by all forces: velocities at whole steps lack a
+    part of that of fast vibrations.
 
     Args:
         timestep: Of the inner steps, fs.

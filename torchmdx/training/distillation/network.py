@@ -156,8 +156,3 @@ def started(start: str) -> ModelSection:
 def best_of(costs: Sequence[Cost]) -> Cost:
     """The first one that is cheap enough, else the cheapest."""
     return next((cost for cost in costs if cost.ratio <= MOST_COST), min(costs, key=lambda cost: cost.ratio))
-
-
-def plain(costs: Sequence[Cost]) -> list[dict[str, float]]:
-    """Costs as JSON values."""
-    return [asdict(cost) for cost in costs]

@@ -114,7 +114,7 @@ def _nanoseconds(one: Trial, speed: Speed) -> float:
 def closing_steps(found: Sequence[Trial], speed: Speed) -> str:
     """The largest stable outer steps, and the expected speed."""
     said = []
-    for hydrogen, single in ((None, 1.0), (HEAVY, 2.0)):
+    for hydrogen in (None, HEAVY):
         tried = [one for one in found if one.hydrogen == hydrogen]
         if not tried:
             continue

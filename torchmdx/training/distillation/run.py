@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from torchmdx.training.distillation import fit, frames, network, outer_steps, pa
 from torchmdx.training.distillation.settings import TESTING, DistillRecord, DistillSettings, Structures
 
 ENDING = ".distillation"
+ENDING_OF_FILE = r"\.[a-z]+$"  # not the number of a version
 Runs = Sequence[tuple[Path, Sequence[frames.ShortRun]]]
 
 
@@ -159,7 +161,7 @@ class _Run:
         if "network" not in record:
             measured = [systems[k] for k in self._tested_structures()]
             model, costs = network.choose(potential, systems, measured, self.request)
-            record["network"] = {"model": model.model_dump(mode="json"), "costs": network.plain(costs)}
+            record["network"] = {"model": model.model_dump(mode="json"), "costs": [asdict(cost) for cost in costs]}
         model = ModelSection.model_validate(record["network"]["model"])
         measurements = "; ".join(str(network.Cost(**cost)) for cost in record["network"]["costs"])
         self.say(
@@ -223,7 +225,7 @@ class _Run:
         origin, record = origin_of(self.structures.potential), self.record
         fast.card = replace(
             fast.card,
-            name=self.request.name or f"{Path(origin.name).stem}-fast",
+            name=self.request.name or f"{re.sub(ENDING_OF_FILE, '', origin.name)}-fast",
             description=f"fast model for multiple time steps, not for use alone: distilled from {origin.name} (SHA-256 "
             f"{origin.sha256}) with {counted(record['frames']['train'], 'frame')} of "
             f"{counted(record.asked['structures']['number'], 'structure')} around {self.request.temperature:g} K"

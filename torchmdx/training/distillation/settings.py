@@ -117,7 +117,7 @@ class Structures:
         digest = hashlib.sha256(repr(content).encode()).hexdigest()
         origin = origin_of(self.potential)
         return {
-            "request": plain(request),
+            "request": asdict(request),
             "potential": {"name": origin.name, "sha256": origin.sha256, "device": self.potential.device.type},
             "structures": {"number": len(self.systems), "sha256": digest},
         }
@@ -183,8 +183,3 @@ def _different(then: Any, now: Any) -> tuple[Any, Any]:
         return then, now
     keys = [key for key in then.keys() | now.keys() if then.get(key) != now.get(key)]
     return {key: then.get(key) for key in keys}, {key: now.get(key) for key in keys}
-
-
-def plain(request: DistillSettings) -> dict[str, Any]:
-    """The settings as JSON values."""
-    return asdict(request)
