@@ -63,6 +63,7 @@ def test_charges_that_add_up_to_no_integer_are_ignored_with_a_warning(tmp_path):
     ("old", "new", "said"),
     [
         ("O.3", "Du", "molecule 1: every atom needs an element, got the type 'Du' for atom 2 ('O1')"),
+        ("O.3 ", "os  ", "got the type 'os' for atom 2 ('O1'); types must be those of Sybyl"),  # GAFF: no osmium
         (" 6 5 1", " 7 5 1", "molecule 1: it must have 7 atoms, got 6"),
     ],
 )
