@@ -69,8 +69,6 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.structures.files import read_record
 
     first, last = (read_record(file, "-1", options.charge) for file in (options.first, options.last))
-    if first.charge != last.charge:
-        raise ValueError(f"both ends must have the same charge, got {first.charge:+g} and {last.charge:+g}; --charge")
     print(f"{options.first}: {first.atoms.get_chemical_formula()}, {len(first.atoms)} atoms, {first.charge_text}")
     with Interrupts() as interrupts:
         path = neb(
@@ -85,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             start=options.start,
             relax_ends=not options.no_relax_ends,
             refine=options.refine,
-            charge=first.charge,
+            charge=options.charge,
             dtype=options.dtype,
             device=options.device,
             coulomb_cutoff=options.coulomb_cutoff,

@@ -14,12 +14,13 @@ from torchmdx.dynamics.relaxation.run import relax_each
 from torchmdx.dynamics.relaxation.tasks import free_coordinates
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.structures.total_charge import charge_of
 
 NEAR = 0.05  # Å: two ends of which no atom is farther apart are the same
 
 
-def require_same_atoms(first: Atoms, last: Atoms) -> None:
-    """Raises ValueError for ends that no path can connect."""
+def require_same_atoms(first: Atoms, last: Atoms, charge: float | None = None) -> None:
+    """Raises ValueError for ends that no path can connect. charge: of both, instead of their own, e."""
     if len(first) != len(last):
         raise ValueError(f"both ends must have the same atoms, got {len(first)} and {len(last)} atoms")
     if len(first) == 0:
@@ -36,6 +37,12 @@ def require_same_atoms(first: Atoms, last: Atoms) -> None:
             "both ends must have the same cell and periodic directions, got "
             f"{first.cell.cellpar().round(4).tolist()}, pbc {first.pbc.tolist()} and "
             f"{last.cell.cellpar().round(4).tolist()}, pbc {last.pbc.tolist()}"
+        )
+    charges = [charge_of(atoms, charge)[0] for atoms in (first, last)]
+    if charges[0] != charges[1]:
+        raise ValueError(
+            f"both ends must have the same charge, got {charges[0]:+g} and {charges[1]:+g}; "
+            "--charge, or charge=, sets it"
         )
 
 
