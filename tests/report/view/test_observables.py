@@ -106,6 +106,11 @@ def test_which_frames_have_which():
         "pair distribution g(r)", "density profile / g/cm³", "mean square displacement / Å²",
     ]  # fmt: skip
     assert len(observables(of_structures(frames, title="MD", frame_time=1.0))) == 4  # and a spectrum
+    ending = of_structures(frames, title="every fourth and the last", frame_time=1.0)
+    ending.x[-1] -= 0.0007
+    assert len(observables(ending)) == 4
+    ending.x[5] -= 0.0007
+    assert len(observables(ending)) == 2
     for atoms in frames:
         atoms.set_velocities(np.ones((len(atoms), 3)))
     assert len(observables(of_structures(frames, title="MD", frame_time=10.0))) == 3  # vibrations are faster

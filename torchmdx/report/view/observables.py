@@ -33,6 +33,8 @@ def observables(frames: MovieFrames) -> list[Observable]:
     if not frames.timed or not frames.uniform or count < LEAST_FRAMES:
         return []
     steps = np.diff(frames.x)
+    if count > LEAST_FRAMES and not np.isclose(steps[-1], steps[0], rtol=1e-3):  # of a page that shows every n-th frame
+        frames, steps = frames.take(slice(-1)), steps[:-1]
     even = steps[0] > 0 and np.allclose(steps, steps[0], rtol=1e-3)
     numbers, pbc = frames.numbers[0], frames.pbc[0]
     cells = None if frames.cells[0] is None else np.stack([cell for cell in frames.cells if cell is not None])
