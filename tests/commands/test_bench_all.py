@@ -1,5 +1,6 @@
 """`torchmdx bench --all`: structures that fail, and the test of cards for blocks that wait for each other."""
 
+import argparse
 import json
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from ase.build import molecule
 
 from torchmdx.commands import bench_all
 from torchmdx.commands.cli import main
+from torchmdx.commands.options import add_model_options
 from torchmdx.runtime import card_records
 
 
@@ -35,6 +37,24 @@ def test_bench_of_all_goes_on_after_a_structure_that_fails(tmp_path, capsys, mon
     printed = capsys.readouterr().out
     assert "not finished after 0.01 s" in printed
     assert f"{water['ms']:.4f}" in printed
+
+
+def test_all_options_of_the_potential_reach_the_processes(tmp_path, monkeypatch):
+    parser = argparse.ArgumentParser()
+    add_model_options(parser)
+    others = ("help", "head")  # the name of a model has its head
+    given = [action.option_strings[-1] for action in parser._actions if action.dest not in others]
+    options = SimpleNamespace(seconds=1, skin=0.5, model=["a.safetensors"])
+    vars(options).update({name.removeprefix("--").replace("-", "_"): "x" for name in given if name != "--model"})
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return SimpleNamespace(returncode=1, stderr="")
+
+    monkeypatch.setattr("subprocess.run", run)
+    bench_all.measured("water", molecule("H2O"), options, tmp_path)
+    assert {*given, "--skin"} <= set(commands[0])
 
 
 H20 = SimpleNamespace(name="NVIDIA H20", multiprocessors=78, is_hopper=True, clusters=())
