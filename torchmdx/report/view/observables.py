@@ -90,11 +90,14 @@ def density_profile(numbers: Integers, positions: Floats, cells: Floats, pbc: ND
     heights = (1 / np.linalg.norm(np.linalg.inv(cells), axis=1)).mean(0)
     axis = int(np.argmax(np.where(pbc, 0, 1e6) + heights))
     fractional = np.einsum("fni,fij->fnj", positions, np.linalg.inv(cells))[:, :, axis]
-    places = fractional - np.floor(fractional) if pbc[axis] else np.clip(fractional, 0, 1 - 1e-9)
+    low, high = 0.0, 1.0
+    places = fractional - np.floor(fractional) if pbc[axis] else fractional
+    if not pbc[axis]:  # atoms may be outside of the cell
+        low, high = min(low, float(places.min())), max(high, float(places.max()))
     masses = np.broadcast_to(np.asarray(atomic_masses)[numbers], places.shape)
-    total = np.histogram(places, SLICES, (0, 1), weights=masses)[0] / len(positions)
-    volume = float(np.abs(np.linalg.det(cells)).mean()) / SLICES
-    middles = (np.arange(SLICES) + 0.5) / SLICES * heights[axis]
+    total = np.histogram(places, SLICES, (low, high), weights=masses)[0] / len(positions)
+    volume = float(np.abs(np.linalg.det(cells)).mean()) * (high - low) / SLICES
+    middles = (low + (np.arange(SLICES) + 0.5) / SLICES * (high - low)) * heights[axis]
     lines = [Line("density", middles, total / volume * DENSITY)]
     return Observable("density profile / g/cm³", f"height along {'abc'[axis]} / Å", lines)
 
