@@ -113,10 +113,11 @@ def force_constants(atoms: Atoms, supercell: tuple[int, int, int], displacement:
         from phonopy.structure.cells import guess_primitive_matrix
     except ImportError as error:
         raise ImportError("phonons need phonopy, which is not installed: pip install 'torchmdx[properties]'") from error
+    handedness = atoms.cell.handedness  # -1: phonopy needs the opposite vectors
     cell = PhonopyAtoms(
         numbers=atoms.numbers,
-        cell=atoms.cell.array,
-        scaled_positions=atoms.get_scaled_positions(),
+        cell=handedness * atoms.cell.array,
+        scaled_positions=handedness * atoms.get_scaled_positions(),
         masses=atoms.get_masses(),
     )
     found: Any = Phonopy(cell, np.diag(supercell), primitive_matrix=guess_primitive_matrix(cell))
