@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 RECORD = "@<TRIPOS>"
 NO_CHARGES = "NO_CHARGES"
 CHARGE_COLUMN = 8
+MOST_ROUNDING = 0.1  # e, in the sum of any number of charges
 
 
 def frames(text: str) -> list[Atoms]:
@@ -71,7 +72,7 @@ def _symbol(row: list[str]) -> str:
 
 def _set_charge(atoms: Atoms, total: float) -> None:
     """The total charge of partial charges, which have three or four digits each."""
-    if abs(total - round(total)) > max(LARGEST_ROUNDING, 5e-4 * len(atoms)):
+    if abs(total - round(total)) > max(LARGEST_ROUNDING, min(5e-4 * len(atoms), MOST_ROUNDING)):
         warnings.warn(
             f"the partial charges of a MOL2 molecule must add up to an integer, got {total:g} e: they are ignored, "
             "--charge, or charge=, sets the total charge",
