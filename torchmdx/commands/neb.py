@@ -48,14 +48,12 @@ def add_parser(subparsers: Any) -> None:
         "(default: 0.05)",
     )  # fmt: skip
     parser.add_argument("--steps", type=int, default=500, metavar="N", help="maximum number of steps (default: 500)")
+    parser.add_argument("--spring", type=float, default=0.1, metavar="K", help="spring constant, eV/Å² (default: 0.1)")
     parser.add_argument(
-        "--spring", type=float, default=0.1, metavar="K", help="constant of the springs, eV/Å² (default: 0.1)"
-    )
-    parser.add_argument(
-        "--start", choices=("idpp", "linear"), default="idpp", help="the first path: by distances (idpp) or linear"
+        "--start", choices=("idpp", "linear"), default="idpp", help="initial path: IDPP or linear interpolation"
     )
     parser.add_argument("--no-climb", action="store_true", help="do not move the highest image to the saddle")
-    parser.add_argument("--no-relax-ends", action="store_true", help="take both ends for minima")
+    parser.add_argument("--no-relax-ends", action="store_true", help="treat both ends as minima")
     parser.add_argument("--refine", action="store_true", help="refine the transition state by the dimer method")
     parser.add_argument("--picture", metavar="FILE", help="picture, .png or .svg (default: OUTPUT with .png)")
     parser.add_argument("--no-page", action="store_true", help="do not write the page, OUTPUT with .html")

@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="PREFIX", help="prefix of the files to write")
     parser.add_argument("--index", default="-1", metavar="I", help="index of the structure in the file (default: -1)")
     add_model_options(parser, dtype="float64")
-    parser.add_argument("--eos", action="store_true", help="energies at volumes, with a fit of Birch and Murnaghan")
+    parser.add_argument("--eos", action="store_true", help="energies at several volumes, Birch-Murnaghan fit")
     parser.add_argument("--elastic", action="store_true", help="elastic constants and moduli, from strained cells")
     parser.add_argument("--phonons", action="store_true", help="bands, density of states, thermal properties")
     parser.add_argument("--vacancy", action="store_true", help="formation energies of vacancies")
@@ -53,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
         "--chemical-potential", action="append", default=[], metavar="X=EV", help="with --vacancy: energy of an atom "
         "of element X, eV, needed for each element of a compound",
     )  # fmt: skip
-    parser.add_argument("--no-relax", action="store_true", help="take the structure for relaxed")
+    parser.add_argument("--no-relax", action="store_true", help="treat the structure as relaxed")
     parser.add_argument(
         "--fmax", type=float, default=0.001, metavar="F", help="of the relaxation, eV/Å (default: 0.001)"
     )

@@ -25,7 +25,7 @@ class Elasticity:
     Attributes:
         stiffness: [6,6], ∂σᵢ/∂εⱼ in Voigt order xx, yy, zz, yz, xz, xy, shear strains as angles.
         bulk_voigt, bulk_reuss, shear_voigt, shear_reuss: Upper and lower bounds for polycrystals.
-        bulk, shear, young: Hill's averages; poisson: the ratio of them.
+        bulk, shear, young: Voigt-Reuss-Hill averages; poisson: Poisson's ratio of these.
         stable: Whether every small strain raises the energy.
         asymmetry: The largest difference between stiffness and its transpose, GPa, an error of the result.
     """

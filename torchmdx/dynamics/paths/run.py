@@ -71,10 +71,10 @@ def neb(
         images: Between the ends.
         fmax: Converged if all forces of the band are below, eV/Å; the ends are relaxed to a fifth of it.
         steps: At most.
-        spring: Constant of the springs between images, eV/Å².
+        spring: Spring constant between images, eV/Å².
         climb: Move the highest image to the saddle.
         start: "idpp", the image dependent pair potential, or "linear" interpolation.
-        relax_ends: Relax both ends first; otherwise they are taken for minima.
+        relax_ends: Relax both ends first; otherwise they are treated as minima.
         refine: Search the saddle from the highest image by the dimer method, to a tenth of fmax; `reason` of the path
             says if it finds none.
         dtype: As for `Calculator`.
