@@ -91,6 +91,12 @@ def charged() -> Atoms:
     return atoms
 
 
+def otherwise_fixed() -> Atoms:
+    atoms = ends(False)[1]
+    atoms.set_constraint(FixAtoms([0]))
+    return atoms
+
+
 def other_cell() -> Atoms:
     atoms = ends(True)[1]
     atoms.set_cell([13, 9, 9])
@@ -110,6 +116,7 @@ def other_place() -> Atoms:
         (ends(False)[0], ends(False)[0][:2], {}, "both ends must have the same atoms, got 3 and 2 atoms"),
         (ends(False)[0], ends(False)[1][[1, 0, 2]], {}, "in the same order, got C and H for atom 0"),
         (ends(False)[0], charged(), {}, r"both ends must have the same charge, got \+0 and \+1; --charge, or charge="),
+        (ends(False)[0], otherwise_fixed(), {}, "both ends must have the same fixed atoms, or the last end none"),
         (ends(True)[0], other_cell(), {}, "both ends must have the same cell and periodic directions"),
         (ends(False)[0], other_place(), {"relax_ends": False}, "fixed atoms must be at the same place in both ends"),
         (ends(False)[0], ends(False)[0], {}, "the ends of a path must be different minima"),
