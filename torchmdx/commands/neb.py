@@ -124,6 +124,8 @@ def _report(path: ReactionPath) -> None:
     for k, (length, energy) in enumerate(zip(path.lengths.tolist(), path.energies.tolist(), strict=True)):
         print(f"{k:5d}  {length:6.3f}  {energy:.5f}  {energy - path.energies[0]:9.4f}" + "  *" * (k == path.highest))
     print(f"barrier forward {path.forward:.4f} eV, backward {path.backward:.4f} eV")
+    if path.intermediates:
+        print(f"intermediate minima near images {', '.join(map(str, path.intermediates))}: relax them as further ends")
     if path.saddle is not None:
         print(f"refined transition state: curvature {path.curvature:.3f} eV/Å² along its unstable mode")
     print(f"largest force of the band {path.fmax:.4g} eV/Å after {path.num_steps} steps")
