@@ -63,8 +63,9 @@ def neb(
         print(path.converged, path.forward, path.backward)
 
     FIRE moves all images at once, with the improved tangent; the highest climbs once the others are near the path.
-    FixAtoms and FixCartesian of the first end are kept. Atoms of periodic structures take their nearest images, and
-    free molecules are superimposed; the order of the atoms must be the same at both ends.
+    FixAtoms and FixCartesian of the first end are kept. Atoms of periodic structures take their nearest images. Without
+    fixed atoms, molecules are superimposed and periodic structures shifted as a whole. The order of the atoms must be
+    the same at both ends.
 
     Args:
         potential, charge, device, mode, coulomb_cutoff, coulomb, coulomb_accuracy: As for `Calculator`.
