@@ -227,7 +227,7 @@ def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, m
     asked = []
     monkeypatch.setattr(bounds, "device_rates", lambda *given: asked.append(given) or RATES)
     potential = make_potential(torch.float64, num_channels=8, cutoff=2.0)
-    step = CapturedStep(potential, System.from_ase(ethanol), skin=skin)
+    step = CapturedStep(potential, System.from_ase(ethanol), skin=skin, engine="exact")
     step(ethanol.positions)
     distances = ethanol.get_all_distances()
     edges = int(((distances > 0) & (distances <= 2.0)).sum())

@@ -48,6 +48,8 @@ def test_energy_and_relax_say_when_they_take_float32(data, molecule_file, tmp_pa
 
 
 def test_too_little_memory_is_one_line(data, molecule_file, capsys, monkeypatch):
+    """Where nothing is compiled, and float64 is the exact model."""
+    monkeypatch.setattr("torchmdx.runtime.c_library.c_library", lambda name: None)
     monkeypatch.setattr(blocks, "LEAST_ESTIMATE", 0)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1.0)
     monkeypatch.setattr(blocks, "available_bytes", lambda: 10)

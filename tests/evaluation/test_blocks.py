@@ -55,8 +55,8 @@ def test_blocks_of_any_size_give_the_same(potential, batch, small_blocks):
     torch.testing.assert_close(found.forces, wanted.forces.detach(), atol=1e-12, rtol=1e-12)
 
 
-def test_a_step_in_float64_evaluates_in_blocks(potential, ethanol, monkeypatch):
-    step = CapturedStep(potential, System.from_ase(ethanol), stress=False, energies=True)
+def test_a_step_with_the_exact_model_evaluates_in_blocks(potential, ethanol, monkeypatch):
+    step = CapturedStep(potential, System.from_ase(ethanol), stress=False, energies=True, engine="exact")
     wanted = step(ethanol.positions)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1.0)
     counted = []

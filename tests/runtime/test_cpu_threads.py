@@ -30,7 +30,7 @@ import ase.build, torchmdx
 from torchmdx.step.captured_step import CapturedStep
 potential = torchmdx.load(device="cpu", dtype=torch.float64)
 for name, atoms in (("small", ase.build.molecule("CH3OH")), ("large", ase.build.bulk("C", cubic=True))):
-    step = CapturedStep(potential, torchmdx.System.from_ase(atoms))
+    step = CapturedStep(potential, torchmdx.System.from_ase(atoms), engine="exact")
     plain, seen = step.engine.run, []
     def run(*given, plain=plain, seen=seen, **more):
         seen.append(torch.get_num_threads())

@@ -144,7 +144,7 @@ def test_public_entries_enter_their_device(monkeypatch, trained, ethanol):
 
     monkeypatch.setattr(device_guard, "_is_current", looked_at)
     potential, system = trained("cpu", torch.float64), System.from_ase(ethanol)
-    step = CapturedStep(potential, system)
+    step = CapturedStep(potential, system, engine="exact")
     entries_of = {
         "step": lambda: step(ethanol.positions),
         "assign": lambda: step.assign(system),

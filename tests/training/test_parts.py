@@ -29,9 +29,10 @@ def test_error_functions():
 
 def test_missing_labels_have_no_weight_even_if_the_prediction_is_nan():
     predicted = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan]], requires_grad=True)
-    loss, error = weighted_sum(predicted - 0.5, torch.tensor([0.25, 0.0]), TermSection())
+    loss, error, square = weighted_sum(predicted - 0.5, torch.tensor([0.25, 0.0]), TermSection())
     assert loss.item() == pytest.approx(0.25 * (0.25 + 2.25))
     assert error.item() == pytest.approx(0.25 * 2.0)
+    assert square.item() == pytest.approx(0.25 * (0.25 + 2.25))
     loss.backward()
     assert torch.equal(predicted.grad, torch.tensor([[0.25, 0.75], [0.0, 0.0]]))
 

@@ -96,9 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = build_parser().parse_args(arguments)
     try:
-        if (
-            "head" in options and "model" in options and options.command != "evaluate"
-        ):  # whose FILE may be the potential
+        if hasattr(options, "head") and hasattr(options, "model") and options.command != "evaluate":
+            # `evaluate` does so itself, as its FILE may be the potential.
             options.model = with_chosen_head(options.model, options.head)
         with plain_warnings(), _locked(options):
             status: int = options.run(options)
