@@ -23,7 +23,7 @@ FIT = (0.2, 0.6)  # the part of the longest lag that the diffusion coefficient i
 MOST_LAG, MOST_LAGS = 0.5, 60  # of the trajectory; points
 CM2_PER_S = 1e-4  # of 1 Å²/ps
 WAVENUMBER = 33.35641  # 1/cm in 1/ps
-LONGEST_STEP = 0.004  # ps, between frames of a spectrum up to MOST_WAVENUMBER, by Nyquist's theorem
+LONGEST_STEP = 0.004  # ps, between frames of a spectrum: its limit of 4170/cm is above bonds to hydrogen
 MOST_WAVENUMBER = 4500.0  # 1/cm
 
 
