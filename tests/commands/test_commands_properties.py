@@ -54,6 +54,7 @@ def test_a_table_and_files_with_the_numbers_of_the_functions(command, capsys, tm
     assert found["eos"]["bulk_modulus"] == pytest.approx(4 / 3 * exact, rel=0.02)
     assert found["eos"]["volume"] == pytest.approx(edge**3, rel=2e-3)
     assert f"bulk modulus {found['eos']['bulk_modulus']:.2f} GPa" in out
+    assert f"the constants differ from their transpose by up to {found['elastic']['asymmetry']:.2g} GPa" in out
     assert "wrote out.json, out.xyz, out.eos.png" in out
     assert cli.main([*command, "--eos"]) == 2
     assert "output files must not exist, got out.json, out.xyz, out.eos.png" in capsys.readouterr().err
@@ -73,6 +74,17 @@ def test_a_table_and_files_with_the_numbers_of_the_functions(command, capsys, tm
 def test_options_that_do_not_fit(command, capsys, more, said):
     assert cli.main([*command, "--no-relax", *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_cell_under_pressure_says_so(command, capsys):
+    pytest.importorskip("phonopy")
+    assert cli.main([*command, "--no-relax", "--phonons", "--supercell", "1", "1", "1"]) == 0
+    out = capsys.readouterr().out
+    crystal = ase.io.read("crystal.xyz")
+    crystal.calc = Calculator("wells.safetensors", dtype="float64", device="cpu")
+    pressure = -crystal.get_stress()[:3].mean() / GPA
+    assert abs(pressure) > 0.1
+    assert f"pressure {pressure:.2g} GPa" in out
 
 
 def test_a_molecule_is_no_crystal(command, capsys):

@@ -15,6 +15,17 @@ def test_what_is_no_crystal_is_refused(compute):
         compute(water)
     with pytest.raises(ValueError, match="need atoms with a calculator, got none"):
         compute(bulk("Cu"))
+    charged = bulk("Cu")
+    charged.info["charge"], charged.calc = 1, EMT()
+    with pytest.raises(ValueError, match="need a neutral cell, got charge \\+1"):
+        compute(charged)
+
+
+@pytest.mark.parametrize("compute", [phonons, vacancies])
+def test_supercells_are_three_counts(compute, copper):
+    for given in ((3, 3), (0, 1, 1), (1.5, 1, 1)):
+        with pytest.raises(ValueError, match="supercell must be three numbers >= 1, got"):
+            compute(copper, supercell=given)
 
 
 def test_a_supercell_has_the_least_distance_between_faces():

@@ -44,6 +44,9 @@ def test_averages_of_a_cubic_crystal():
     assert found.stable
     c[3, 3] = -1.0
     assert not averages(c).stable
+    c[3, 3] = 1e-9  # a slab in a cell with vacuum
+    with pytest.raises(ValueError, match="a crystal must resist every strain.*is there vacuum in the cell?"):
+        averages(c)
 
 
 def test_bad_settings(copper):

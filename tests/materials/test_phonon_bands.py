@@ -40,6 +40,32 @@ def test_an_unstable_crystal_says_so():
     assert not phonons(atoms, supercell=(2, 2, 2), points=20).stable
 
 
+def test_a_left_handed_cell_has_the_same_frequencies():
+    atoms = bulk("AuCu", "cesiumchloride", a=3.1) * (1, 1, 2)
+    atoms.positions[0] += 0.1
+    found = []
+    for order in ([0, 1, 2], [1, 0, 2]):
+        atoms.cell[:] = atoms.cell.array[order]
+        atoms.calc = EMT()
+        found.append(phonons(atoms, supercell=(1, 1, 1), points=5))
+    assert found[1].highest == pytest.approx(found[0].highest, abs=1e-3)
+
+
+class Charged(EMT):
+    def calculate(self, atoms=None, properties=("energy",), system_changes=()):
+        assert np.array_equal(atoms.get_initial_charges(), np.where(atoms.numbers == 79, 1, -1))
+        assert atoms.info["spin"] == 0
+        super().calculate(atoms, properties, system_changes)
+
+
+def test_displaced_atoms_keep_what_potentials_take_as_given():
+    atoms = bulk("AuCu", "cesiumchloride", a=3.1)
+    atoms.set_initial_charges([1, -1])
+    atoms.info["spin"] = 0
+    atoms.calc = Charged()
+    assert phonons(atoms, supercell=(1, 1, 2), points=5).num_displacements > 1
+
+
 def test_bad_settings(copper):
     with pytest.raises(ValueError, match="displacement must be > 0 and < 1 Å, got 0"):
         phonons(copper, displacement=0)

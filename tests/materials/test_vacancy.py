@@ -5,6 +5,7 @@ from ase.optimize import BFGS
 
 from torchmdx.materials import vacancies
 from torchmdx.materials.crystal import changed, relaxed
+from torchmdx.structures.total_charge import charge_of
 
 
 def test_the_energy_is_that_of_a_supercell_without_an_atom(copper):
@@ -17,6 +18,28 @@ def test_the_energy_is_that_of_a_supercell_without_an_atom(copper):
     BFGS(whole, logfile=None).run(fmax=0.005)
     assert found.energy == pytest.approx(whole.get_potential_energy() - 26 / 27 * energy, abs=1e-3)
     assert (found.site, found.symbol, found.num_atoms) == (0, "Cu", 26)
+
+
+def test_what_no_vacancy_has(copper):
+    with pytest.raises(ValueError, match="the supercell must have at least 2, got 1"):
+        vacancies(copper, supercell=(1, 1, 1))
+    for given in ({"Cu": 0.0, "Zn": 1.0}, {"Cu": float("nan")}):
+        with pytest.raises(ValueError, match=r"must be finite and of elements in the crystal \(Cu\), got"):
+            vacancies(copper, chemical_potentials=given)
+
+
+class Neutral(EMT):
+    def calculate(self, atoms=None, properties=("energy",), system_changes=()):
+        assert charge_of(atoms)[0] == 0
+        super().calculate(atoms, properties, system_changes)
+
+
+def test_a_vacancy_of_an_ion_is_neutral():
+    pytest.importorskip("spglib")
+    atoms = bulk("AuCu", "cesiumchloride", a=3.1)
+    atoms.set_initial_charges([1, -1])
+    atoms.calc = Neutral()
+    assert len(vacancies(atoms, supercell=(1, 1, 2), chemical_potentials={"Au": 0, "Cu": 0}, fmax=1.0)) == 2
 
 
 def test_a_compound_has_a_vacancy_of_each_site():

@@ -24,6 +24,7 @@ MOLECULES = ("H2O", "CH3CH2OH", "C6H6", "C60")
 WATER = (64, 216, 1000, 8000)  # molecules in a periodic box
 MOST_ON_CPU = 216
 MOST_ERROR = 1e-5  # of forces in float32, relative, for a card to pass its test
+OPTIONS = ("charge", "dtype", "device", "skin", "coulomb", "coulomb_cutoff", "coulomb_accuracy")
 REPETITIONS = 3  # of that test
 
 
@@ -71,7 +72,7 @@ def measured(
     write(path, atoms)
     command = [sys.executable, "-m", "torchmdx.commands.cli", "bench", str(path), "--json", str(result), "--overwrite"]
     command += [word for model in options.model or () for word in ("--model", model)]
-    for option in ("charge", "dtype", "device", "skin", "coulomb", "coulomb_cutoff", "coulomb_accuracy"):
+    for option in OPTIONS:
         value = getattr(options, option, None)
         command += [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
     result.unlink(missing_ok=True)

@@ -48,14 +48,12 @@ def add_parser(subparsers: Any) -> None:
         "(default: 0.05)",
     )  # fmt: skip
     parser.add_argument("--steps", type=int, default=500, metavar="N", help="maximum number of steps (default: 500)")
+    parser.add_argument("--spring", type=float, default=0.1, metavar="K", help="spring constant, eV/Å² (default: 0.1)")
     parser.add_argument(
-        "--spring", type=float, default=0.1, metavar="K", help="constant of the springs, eV/Å² (default: 0.1)"
-    )
-    parser.add_argument(
-        "--start", choices=("idpp", "linear"), default="idpp", help="the first path: by distances (idpp) or linear"
+        "--start", choices=("idpp", "linear"), default="idpp", help="initial path: IDPP or linear interpolation"
     )
     parser.add_argument("--no-climb", action="store_true", help="do not move the highest image to the saddle")
-    parser.add_argument("--no-relax-ends", action="store_true", help="take both ends for minima")
+    parser.add_argument("--no-relax-ends", action="store_true", help="treat both ends as minima")
     parser.add_argument("--refine", action="store_true", help="refine the transition state by the dimer method")
     parser.add_argument("--picture", metavar="FILE", help="picture, .png or .svg (default: OUTPUT with .png)")
     parser.add_argument("--no-page", action="store_true", help="do not write the page, OUTPUT with .html")
@@ -69,8 +67,6 @@ def run(options: argparse.Namespace) -> int:
     from torchmdx.structures.files import read_record
 
     first, last = (read_record(file, "-1", options.charge) for file in (options.first, options.last))
-    if first.charge != last.charge:
-        raise ValueError(f"both ends must have the same charge, got {first.charge:+g} and {last.charge:+g}; --charge")
     print(f"{options.first}: {first.atoms.get_chemical_formula()}, {len(first.atoms)} atoms, {first.charge_text}")
     with Interrupts() as interrupts:
         path = neb(
@@ -85,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
             start=options.start,
             relax_ends=not options.no_relax_ends,
             refine=options.refine,
-            charge=first.charge,
+            charge=options.charge,
             dtype=options.dtype,
             device=options.device,
             coulomb_cutoff=options.coulomb_cutoff,
@@ -128,6 +124,8 @@ def _report(path: ReactionPath) -> None:
     for k, (length, energy) in enumerate(zip(path.lengths.tolist(), path.energies.tolist(), strict=True)):
         print(f"{k:5d}  {length:6.3f}  {energy:.5f}  {energy - path.energies[0]:9.4f}" + "  *" * (k == path.highest))
     print(f"barrier forward {path.forward:.4f} eV, backward {path.backward:.4f} eV")
+    if path.intermediates:
+        print(f"intermediate minima near images {', '.join(map(str, path.intermediates))}: relax them as further ends")
     if path.saddle is not None:
         print(f"refined transition state: curvature {path.curvature:.3f} eV/Å² along its unstable mode")
     print(f"largest force of the band {path.fmax:.4g} eV/Å after {path.num_steps} steps")

@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="PREFIX", help="prefix of the files to write")
     parser.add_argument("--index", default="-1", metavar="I", help="index of the structure in the file (default: -1)")
     add_model_options(parser, dtype="float64")
-    parser.add_argument("--eos", action="store_true", help="energies at volumes, with a fit of Birch and Murnaghan")
+    parser.add_argument("--eos", action="store_true", help="energies at several volumes, Birch-Murnaghan fit")
     parser.add_argument("--elastic", action="store_true", help="elastic constants and moduli, from strained cells")
     parser.add_argument("--phonons", action="store_true", help="bands, density of states, thermal properties")
     parser.add_argument("--vacancy", action="store_true", help="formation energies of vacancies")
@@ -53,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
         "--chemical-potential", action="append", default=[], metavar="X=EV", help="with --vacancy: energy of an atom "
         "of element X, eV, needed for each element of a compound",
     )  # fmt: skip
-    parser.add_argument("--no-relax", action="store_true", help="take the structure for relaxed")
+    parser.add_argument("--no-relax", action="store_true", help="treat the structure as relaxed")
     parser.add_argument(
         "--fmax", type=float, default=0.001, metavar="F", help="of the relaxation, eV/Å (default: 0.001)"
     )
@@ -65,8 +65,11 @@ def run(options: argparse.Namespace) -> int:
     kinds = [kind for kind in KINDS if getattr(options, kind)]
     potentials = _require(options, kinds)
     files = _outputs(options, kinds)
+    import numpy as np
+
     from torchmdx.materials.crystal import relaxed, require_crystal
     from torchmdx.models.digest import origin_of
+    from torchmdx.structures.units import GPA
 
     record = structure_of(options)
     atoms = record.atoms
@@ -82,7 +85,13 @@ def run(options: argparse.Namespace) -> int:
         "energy_per_atom": atoms.get_potential_energy() / len(atoms), "cell": atoms.cell.array.tolist(),
     }  # fmt: skip
     lengths = " ".join(f"{value:.4f}" for value in atoms.cell.lengths())
-    print(f"cell {lengths} Å, {found['energy_per_atom']:.6f} eV/atom", flush=True)
+    force = float(np.linalg.norm(atoms.get_forces(), axis=1).max())
+    pressure = -float(atoms.get_stress()[:3].mean()) / GPA
+    print(
+        f"cell {lengths} Å, {found['energy_per_atom']:.6f} eV/atom, largest force {force:.2g} eV/Å, "
+        f"pressure {pressure:.2g} GPa",
+        flush=True,
+    )
     atoms.info |= origin.info
     _write_structure(atoms, files["xyz"])
     title = f"{Path(options.file).name}, {origin}"
@@ -171,7 +180,8 @@ def _elastic(atoms: Atoms, options: argparse.Namespace, potentials: dict[str, fl
         f"bulk modulus {found.bulk:.2f} (Voigt {found.bulk_voigt:.2f}, Reuss {found.bulk_reuss:.2f}), "
         f"shear modulus {found.shear:.2f} (Voigt {found.shear_voigt:.2f}, Reuss {found.shear_reuss:.2f}) GPa",
         f"Young's modulus {found.young:.2f} GPa, Poisson's ratio {found.poisson:.3f}, "
-        + ("stable" if found.stable else "NOT STABLE: a strain lowers the energy"),
+        + ("stable" if found.stable else "NOT STABLE: a strain lowers the energy")
+        + f"; the constants differ from their transpose by up to {found.asymmetry:.2g} GPa",
     ]
     return asdict(found), lines, None
 
@@ -187,7 +197,8 @@ def _phonons(atoms: Atoms, options: argparse.Namespace, potentials: dict[str, fl
         f"frequencies {found.lowest:.3f} to {found.highest:.3f} THz, "
         + ("stable" if found.stable else "NOT STABLE: imaginary modes"),
         f"per primitive cell of {found.num_atoms} atoms: zero-point energy {found.zero_point_energy:.5f} eV; at 300 K "
-        f"entropy {found.entropy[at]:.3f}, heat capacity {found.heat_capacity[at]:.3f} J/mol/K",
+        f"entropy {found.entropy[at]:.3f}, heat capacity {found.heat_capacity[at]:.3f} J/mol/K"
+        + ("" if found.stable else ", without the imaginary modes"),
     ]
     return asdict(found), lines, lambda file, title: plot_phonons(found, file, title)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from torchmdx.structures.total_charge import charge_of
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -15,7 +18,7 @@ RELAX_STEPS = 500
 
 
 def require_crystal(atoms: Atoms) -> None:
-    """Raises ValueError for a structure that is not periodic in all directions, or has no calculator."""
+    """Raises ValueError for a structure that is not periodic in all directions, has no calculator, or is charged."""
     if not len(atoms) or not atoms.pbc.all() or atoms.cell.rank < 3:
         raise ValueError(
             f"properties of crystals need atoms periodic in all directions, got {len(atoms)} atoms with pbc "
@@ -23,6 +26,9 @@ def require_crystal(atoms: Atoms) -> None:
         )
     if atoms.calc is None:
         raise ValueError("properties of crystals need atoms with a calculator, got none")
+    charge, origin = charge_of(atoms)
+    if charge:
+        raise ValueError(f"properties of crystals need a neutral cell, got charge {charge:+g} ({origin})")
 
 
 def changed(atoms: Atoms, cell: NDArray[np.float64] | None = None) -> Atoms:
@@ -50,6 +56,15 @@ def relaxed(atoms: Atoms, fmax: float, *, cell: bool = False) -> Atoms:
     raise ValueError(
         f"{atoms.get_chemical_formula()} must relax to {fmax} eV/Å, got {largest:.3g} after {2 * RELAX_STEPS} steps"
     )
+
+
+def supercell_of(atoms: Atoms, given: Sequence[int] | None) -> tuple[int, int, int]:
+    """How often the cell is repeated: as given, otherwise by `repeats_of`. Raises ValueError for other than counts."""
+    if given is None:
+        return repeats_of(atoms)
+    if len(given) != 3 or not all(isinstance(count, int | np.integer) and count >= 1 for count in given):
+        raise ValueError(f"supercell must be three numbers >= 1, got {given}")
+    return int(given[0]), int(given[1]), int(given[2])
 
 
 def repeats_of(atoms: Atoms, least: float = LEAST_HEIGHT) -> tuple[int, int, int]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
+SINGULAR = 1e-7  # relative eigenvalue of a stiffness
+
 
 @dataclass(frozen=True, kw_only=True)
 class Elasticity:
@@ -23,7 +25,7 @@ class Elasticity:
     Attributes:
         stiffness: [6,6], ∂σᵢ/∂εⱼ in Voigt order xx, yy, zz, yz, xz, xy, shear strains as angles.
         bulk_voigt, bulk_reuss, shear_voigt, shear_reuss: Upper and lower bounds for polycrystals.
-        bulk, shear, young: Hill's averages; poisson: the ratio of them.
+        bulk, shear, young: Voigt-Reuss-Hill averages; poisson: Poisson's ratio of these.
         stable: Whether every small strain raises the energy.
         asymmetry: The largest difference between stiffness and its transpose, GPa, an error of the result.
     """
@@ -49,7 +51,7 @@ def elastic(atoms: Atoms, *, strain: float = 0.005, relax: bool = True, fmax: fl
         relax: Relax the positions in each strained cell, to fmax eV/Å.
 
     Raises:
-        ValueError: For bad settings, and atoms that are no crystal.
+        ValueError: For bad settings, atoms that are no crystal, and a stiffness that is singular, as of a slab.
     """
     require_crystal(atoms)
     if not 0 < strain < 0.1:
@@ -78,9 +80,15 @@ def _stress(atoms: Atoms, component: int, strain: float, relax: bool, fmax: floa
 
 
 def averages(stiffness: np.ndarray) -> Elasticity:
-    """Elasticity of a stiffness [6,6], GPa, which is made symmetric."""
+    """Elasticity of a stiffness [6,6], GPa, which is made symmetric. Raises ValueError for a singular one."""
     c = (stiffness + stiffness.T) / 2
-    stable = bool(np.linalg.eigvalsh(c).min() > 0)
+    modes = np.linalg.eigvalsh(c)
+    stable = bool(modes.min() > 0)
+    if np.abs(modes).min() <= SINGULAR * np.abs(modes).max():
+        raise ValueError(
+            f"a crystal must resist every strain, got a stiffness with eigenvalues {modes.round(6).tolist()} GPa; "
+            "is there vacuum in the cell?"
+        )
     s = np.linalg.inv(c)
     bulk_voigt = c[:3, :3].sum() / 9
     bulk_reuss = 1 / s[:3, :3].sum()

@@ -1,4 +1,4 @@
-"""The equation of state: energies at several volumes, fitted by Birch and Murnaghan's equation."""
+"""The equation of state: energies at several volumes, fitted by the Birch-Murnaghan equation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EquationOfState:
 def equation_of_state(
     atoms: Atoms, *, span: float = 0.06, points: int = 9, relax: bool = True, fmax: float = 0.01
 ) -> EquationOfState:
-    """Fits Birch and Murnaghan's equation of third order to energies at volumes around that of the atoms.
+    """Fits the third-order Birch-Murnaghan equation to energies at volumes around that of the atoms.
 
     Args:
         atoms: With a calculator.

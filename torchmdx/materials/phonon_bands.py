@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.materials.crystal import repeats_of, require_crystal
+from torchmdx.materials.crystal import require_crystal, supercell_of
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -16,6 +16,7 @@ UNSTABLE = -0.1  # THz: modes below are no errors of the acoustic modes
 LEAST_FREQUENCY = 1e-3  # THz, of modes that have thermal energy: not the acoustic ones at Γ
 MESH = 60.0  # Å, length of the mesh, as phonopy measures it
 TEMPERATURES = (0, 1000, 10)  # K
+INITIAL = ("initial_charges", "initial_magmoms")  # of atoms, which potentials may take as given
 JOULE_PER_MOL = 1 / 96485.33212  # kJ/mol in eV is 1000 times this
 
 
@@ -28,8 +29,8 @@ class Phonons:
         path: [P] along the bands; frequencies: [P,3n]; ticks: places and labels of special points.
         density_frequencies, density: The density of states.
         stable: Whether no mode on the mesh or path is imaginary.
-        temperatures: K; free_energy: eV; entropy, heat_capacity: J/mol/K.
-        zero_point_energy: eV.
+        temperatures: K; free_energy: eV; entropy, heat_capacity: J/mol/K. Without imaginary modes.
+        zero_point_energy: eV, likewise.
     """
 
     supercell: tuple[int, int, int]
@@ -72,7 +73,7 @@ def phonons(
     require_crystal(atoms)
     if not 0 < displacement < 1:
         raise ValueError(f"displacement must be > 0 and < 1 Å, got {displacement}")
-    times = supercell or repeats_of(atoms)
+    times = supercell_of(atoms, supercell)
     found = force_constants(atoms, times, displacement)
     axis, ticks, bands = _bands(found, points)
     found.run_mesh(MESH)
@@ -112,17 +113,22 @@ def force_constants(atoms: Atoms, supercell: tuple[int, int, int], displacement:
         from phonopy.structure.cells import guess_primitive_matrix
     except ImportError as error:
         raise ImportError("phonons need phonopy, which is not installed: pip install 'torchmdx[properties]'") from error
+    handedness = atoms.cell.handedness  # -1: phonopy needs the opposite vectors
     cell = PhonopyAtoms(
         numbers=atoms.numbers,
-        cell=atoms.cell.array,
-        scaled_positions=atoms.get_scaled_positions(),
+        cell=handedness * atoms.cell.array,
+        scaled_positions=handedness * atoms.get_scaled_positions(),
         masses=atoms.get_masses(),
     )
     found: Any = Phonopy(cell, np.diag(supercell), primitive_matrix=guess_primitive_matrix(cell))
     found.generate_displacements(distance=displacement)
     forces = []
     for moved in found.supercells_with_displacements:
-        at = Atoms(moved.numbers, moved.positions, cell=moved.cell, pbc=True, calculator=atoms.calc)
+        at = Atoms(moved.numbers, moved.positions, cell=moved.cell, pbc=True, info=dict(atoms.info))
+        for name in INITIAL:
+            if atoms.has(name):  # images of an atom follow each other
+                at.set_array(name, np.repeat(atoms.get_array(name), len(at) // len(atoms), axis=0))
+        at.calc = atoms.calc
         forces.append(at.get_forces())
     found.forces = np.array(forces)
     found.produce_force_constants()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchmdx.materials.crystal import changed, relaxed, repeats_of, require_crystal
+from torchmdx.materials.crystal import changed, relaxed, require_crystal, supercell_of
+from torchmdx.structures.total_charge import set_charge
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -51,7 +53,7 @@ def vacancies(
         chemical_potentials: eV by element; None takes the energy per atom, for crystals of one element.
 
     Raises:
-        ValueError: For atoms that are no crystal, and an element without a chemical potential.
+        ValueError: For bad settings, atoms that are no crystal, and an element without a chemical potential.
     """
     require_crystal(atoms)
     potentials = dict(chemical_potentials or {})
@@ -63,14 +65,22 @@ def vacancies(
         raise ValueError(
             f"vacancies in a compound need a chemical potential of each element, eV, got none for {', '.join(missing)}"
         )
-    times = supercell or repeats_of(atoms)
-    whole = changed(atoms.repeat(times))
+    others = [symbol for symbol in potentials if symbol not in symbols or not math.isfinite(potentials[symbol])]
+    if others:
+        raise ValueError(
+            f"chemical potentials must be finite and of elements in the crystal ({', '.join(symbols)}), got "
+            f"{', '.join(f'{potentials[symbol]:g} eV for {symbol}' for symbol in others)}"
+        )
+    whole = atoms.repeat(supercell_of(atoms, supercell))
     whole.calc = atoms.calc
+    if len(whole) < 2:
+        raise ValueError("a supercell with a vacancy needs atoms: the supercell must have at least 2, got 1")
     energy = whole.get_potential_energy()
     found = []
     for site in _sites(atoms):
         without = changed(whole)
         del without[site]
+        set_charge(without, 0.0)  # whatever the charge of the missing ion
         symbol = atoms.symbols[site]
         unrelaxed = without.get_potential_energy() - energy + potentials[symbol]
         relaxed(without, fmax)

@@ -44,5 +44,5 @@ def plot_phonons(found: Phonons, file: Path, title: str) -> None:
         bands.set_xlim(found.path[0], found.path[-1])
         density.plot(found.density, found.density_frequencies, color=PALETTE[0], linewidth=1.1)
         density.fill_betweenx(found.density_frequencies, 0, found.density, color=PALETTE[0], alpha=0.2)
-        tidy(density, "", "density of states / 1/THz", "", grid="y")
+        tidy(density, "", "density of states / THz⁻¹", "", grid="y")
         density.set_xlim(left=0)

@@ -69,6 +69,32 @@ def test_a_path_that_does_not_converge_says_so(morse):
     assert "not converged to 0.0001 eV/Å in 2 steps" in path.reason
     assert path.num_steps == 2
     assert np.isfinite(path.energies).all()
+    first, last = ends(False)
+    first.positions[1, 1] += 0.3
+    path = torchmdx.neb(first, last, morse, images=2, fmax=1e-4, steps=2, relax_ends=False, **CPU)
+    assert "in 2 steps, before the highest image climbed: largest force" in path.reason
+    assert np.isfinite(path.fmax)
+
+
+def test_a_path_whose_highest_image_is_an_end_has_no_barrier(morse):
+    first, last = ends(False)
+    middle = first.copy()
+    middle.positions[1] = (first.positions[1] + last.positions[1]) / 2  # the saddle, which is no minimum
+    path = torchmdx.neb(middle, last, morse, images=2, fmax=0.3, climb=False, relax_ends=False, **CPU)
+    assert not path.converged
+    assert path.reason == "no barrier was found: the highest image is an end of the path"
+
+
+def charged() -> Atoms:
+    atoms = ends(False)[1]
+    atoms.info["charge"] = 1
+    return atoms
+
+
+def otherwise_fixed() -> Atoms:
+    atoms = ends(False)[1]
+    atoms.set_constraint(FixAtoms([0]))
+    return atoms
 
 
 def other_cell() -> Atoms:
@@ -89,6 +115,8 @@ def other_place() -> Atoms:
     [
         (ends(False)[0], ends(False)[0][:2], {}, "both ends must have the same atoms, got 3 and 2 atoms"),
         (ends(False)[0], ends(False)[1][[1, 0, 2]], {}, "in the same order, got C and H for atom 0"),
+        (ends(False)[0], charged(), {}, r"both ends must have the same charge, got \+0 and \+1; --charge, or charge="),
+        (ends(False)[0], otherwise_fixed(), {}, "both ends must have the same fixed atoms, or the last end none"),
         (ends(True)[0], other_cell(), {}, "both ends must have the same cell and periodic directions"),
         (ends(False)[0], other_place(), {"relax_ends": False}, "fixed atoms must be at the same place in both ends"),
         (ends(False)[0], ends(False)[0], {}, "the ends of a path must be different minima"),

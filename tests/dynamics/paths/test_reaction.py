@@ -3,6 +3,7 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from torchmdx.commands.neb import _report
 from torchmdx.dynamics.paths.reaction import ReactionPath
 
 
@@ -21,3 +22,15 @@ def test_barriers_and_a_curve_whose_slopes_are_the_forces():
     assert curve == pytest.approx(1 - x**2 + 0.1 * x)
     saddle = ReactionPath(images, None, 3, 0.01, saddle=images[3], curvature=-1.0)
     assert saddle.forward == pytest.approx(0.8 + 0.1)
+
+
+def test_intermediate_minima_are_named(capsys):
+    images = []
+    for k, energy in enumerate((0.0, 0.3, 0.1, 0.4, 0.3995, 0.4, 0.2)):  # 0.5 meV is no minimum
+        atoms = Atoms("H", [[k, 0, 0]])
+        atoms.calc = SinglePointCalculator(atoms, energy=energy)
+        images.append(atoms)
+    path = ReactionPath(images, None, 3, 0.01)
+    assert path.intermediates == [2]
+    _report(path)
+    assert "intermediate minima near images 2: relax them as further ends" in capsys.readouterr().out

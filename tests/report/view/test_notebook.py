@@ -29,3 +29,5 @@ def test_structures_without_atoms():
         torchmdx.view([])
     with pytest.raises(ValueError, match="atoms in every frame"):
         torchmdx.view(Atoms())
+    with pytest.raises(TypeError, match="a view needs structures of ASE, got str; `torchmdx view` shows files"):
+        torchmdx.view("crystal.cif")

@@ -41,11 +41,31 @@ def test_a_random_walk_diffuses_through_the_faces():
     wrapped = walk - np.floor(walk / [8, 9, 10]) * [8, 9, 10]
     whole = unwrapped(wrapped, cells, EVERYWHERE)
     assert np.diff(whole, axis=0) == pytest.approx(np.diff(walk, axis=0))
-    found = diffusion(np.full(300, 18), whole, step)
+    found = diffusion(np.full(300, 18), whole, step, np.eye(3))
     slope = 3 * deviation**2 / step * (1 - 1 / 300)
     assert found.lines[0].y == pytest.approx(slope * found.lines[0].x, rel=0.1)
     coefficient = float(found.title.split("Ar ")[1].split(" cm²/s")[0])
     assert coefficient == pytest.approx(slope / 6 * 1e-4, rel=0.1)
+
+
+def test_atoms_of_a_slab_diffuse_in_its_plane():
+    rng = np.random.default_rng(2)
+    steps = rng.normal(scale=0.3, size=(400, 300, 3)) * [1, 1, 0]
+    upright = np.cumsum(steps, axis=0) + rng.normal(scale=3.0, size=(400, 300, 3)) * [0, 0, 1]
+    vectors = np.array([[8.0, 0, 0], [4, 7, 0]])
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    found = diffusion(np.full(300, 18), upright @ turn, 0.5, vectors @ turn)
+    coefficient = float(found.title.split("Ar ")[1].split(" cm²/s")[0])
+    assert coefficient == pytest.approx(0.3**2 / 0.5 / 2 * 1e-4, rel=0.1)
+    assert found.title.startswith("mean square displacement in the periodic plane / Å²")
+
+
+def test_a_cell_that_breathes_moves_no_atoms():
+    rng = np.random.default_rng(3)
+    cells = np.diag([8.0, 9, 10]) * (1 + 0.05 * np.sin(np.arange(50)))[:, None, None]
+    fractional = rng.random((1, 20, 3)) + rng.integers(-1, 2, (50, 20, 3))
+    whole = unwrapped(fractional @ cells, cells, EVERYWHERE)
+    assert np.ptp(whole, axis=0) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_spectrum_of_an_oscillator():
@@ -67,11 +87,13 @@ def test_the_density_of_a_slab():
     rng = np.random.default_rng(0)
     positions = slab.positions + rng.normal(scale=0.3, size=(50, len(slab), 3))
     cells = np.broadcast_to(slab.cell.array, (50, 3, 3))
-    found = density_profile(slab.numbers, positions, cells, slab.pbc)
-    assert found.axis == "height along c / Å"
-    (line,) = found.lines
-    assert np.trapezoid(line.y, line.x) == pytest.approx(density * thickness, rel=0.02)
-    assert line.y[np.abs(line.x - line.x.mean()) < thickness / 4].mean() == pytest.approx(density, rel=0.1)
+    for lifted in (0.0, thickness):  # the second one is outside of the cell in part
+        found = density_profile(slab.numbers, positions + np.array([0, 0, lifted]), cells, slab.pbc)
+        assert found.axis == "height along c / Å"
+        (line,) = found.lines
+        assert np.trapezoid(line.y, line.x) == pytest.approx(density * thickness, rel=0.02)
+        middle = np.abs(line.x - slab.cell[2, 2] / 2 - lifted) < thickness / 4
+        assert line.y[middle].mean() == pytest.approx(density, rel=0.1)
 
 
 def test_which_frames_have_which():
@@ -86,12 +108,17 @@ def test_which_frames_have_which():
         "pair distribution g(r)", "density profile / g/cm³", "mean square displacement / Å²",
     ]  # fmt: skip
     assert len(observables(of_structures(frames, title="MD", frame_time=1.0))) == 4  # and a spectrum
+    ending = of_structures(frames, title="every fourth and the last", frame_time=1.0)
+    ending.x[-1] -= 0.0007
+    assert len(observables(ending)) == 4
+    ending.x[5] -= 0.0007
+    assert len(observables(ending)) == 2
     for atoms in frames:
         atoms.set_velocities(np.ones((len(atoms), 3)))
-    assert len(observables(of_structures(frames, title="MD", frame_time=10.0))) == 4
+    assert len(observables(of_structures(frames, title="MD", frame_time=10.0))) == 3  # vibrations are faster
     for atoms in frames:
         atoms.pbc = False
-    alone = observables(of_structures(frames, title="a cluster", frame_time=10.0))
+    alone = observables(of_structures(frames, title="a cluster", frame_time=2.0))
     assert [one.title for one in alone] == ["spectrum of velocities"]
     assert observables(of_structures(frames[:5], title="MD", frame_time=10.0)) == []
     assert observables(of_structures([*frames, Atoms("Cu")], title="mixed", frame_time=10.0)) == []

@@ -61,6 +61,17 @@ def test_a_dcd_needs_elements_that_fit(tmp_path, water):
     assert read(dcd).numbers[0].tolist() == [8, 1, 1]
 
 
+def test_the_structure_of_a_dcd_tells_its_periodic_directions(tmp_path):
+    slab = bulk("Cu", cubic=True)
+    trajectory = Trajectory.create(tmp_path / "run.dcd", 4, 20, True, 0.5)
+    trajectory.write(slab.positions, slab.cell.array)
+    trajectory.close()
+    for pbc, found in (([True, True, False],) * 2, (False, [True] * 3)):
+        slab.pbc = pbc
+        ase.io.write(tmp_path / "run.final.xyz", slab)
+        assert read(str(tmp_path / "run.dcd")).pbc[0].tolist() == found
+
+
 def test_options_of_a_dcd_are_refused_elsewhere(tmp_path, water):
     with pytest.raises(ValueError, match="--structure applies to DCD and HDF5 trajectories"):
         read(str(tmp_path / "run.xyz"), structure="a.pdb")

@@ -36,6 +36,9 @@ def test_frames_are_limited_by_number_and_by_positions(atoms):
     found = len(frames_to_show(10**6, atoms))
     assert 2 <= found <= MOST_FRAMES
     assert found * min(atoms, 6000) <= MOST_POSITIONS
+    steps = np.diff(frames_to_show(10**6, atoms))
+    assert (steps[:-1] == steps[0]).all()
+    assert 0 < steps[-1] <= steps[0]
     assert len(frames_to_show(10**6, atoms, mixed=True)) <= max(found, 2)
     assert frames_to_show(2, atoms).tolist() == [0, 1]
 

@@ -4,8 +4,10 @@ import pytest
 from ase import Atoms
 from ase.build import molecule
 
-from torchmdx.report.view.bonds import bonds
+from torchmdx.report.view.bonds import molecules
 from torchmdx.report.view.torsions import backbone, torsion
+
+NOWHERE = np.zeros(3, dtype=bool)
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def test_backbone_is_found_by_bonds_in_any_order_of_atoms(dipeptide):
     order = np.random.default_rng(2).permutation(len(dipeptide))
     for chosen in (np.arange(len(dipeptide)), order):
         atoms = dipeptide[chosen]
-        (found,) = backbone(atoms.numbers, bonds(atoms.numbers, atoms.positions))
+        (found,) = backbone(atoms.numbers, molecules(atoms.numbers, atoms.positions, None, NOWHERE).pairs)
         phi, psi = ([names[chosen[atom]].replace("  ", " ") for atom in part] for part in (found.phi, found.psi))
         assert phi == ["ACE C", "ALA N", "ALA CA", "ALA C"]
         assert psi == ["ALA N", "ALA CA", "ALA C", "NME N"]
@@ -31,7 +33,7 @@ def test_backbone_is_found_by_bonds_in_any_order_of_atoms(dipeptide):
 @pytest.mark.parametrize("name", ["CH3CONH2", "CH3CH2OH", "C5H5N", "HCOOCH3", "CH3CH2NH2"])
 def test_molecules_that_are_no_peptide_have_no_residue(name):
     atoms = molecule(name)
-    assert backbone(atoms.numbers, bonds(atoms.numbers, atoms.positions)) == []
+    assert backbone(atoms.numbers, molecules(atoms.numbers, atoms.positions, None, NOWHERE).pairs) == []
 
 
 def test_torsion_agrees_with_ase():

@@ -1,4 +1,5 @@
 import pytest
+from ase import units
 from ase.build import bulk
 
 from torchmdx.datasets.labelling.sources import _all_frames
@@ -50,6 +51,20 @@ def test_other_units_are_refused(tmp_path):
     path.write_text(path.read_text().replace("(written by ASE)", "LAMMPS data file, units = lj"))
     with pytest.raises(ValueError, match="the units of a LAMMPS data file must be metal or real, got lj"):
         read_record(str(path), "-1")
+
+
+def test_velocities_are_in_the_units_of_the_file(tmp_path):
+    path = tmp_path / "a.data"
+    CRYSTAL.write(path, format="lammps-data", masses=True)
+    rows = "\n".join(f"{k} 0.001 0 0" for k in range(1, 9))
+    text = f"{path.read_text()}\nVelocities\n\n{rows}\n"
+    path.write_text(text.replace("(written by ASE)", "LAMMPS data file, units = real"))
+    velocities = read_record(str(path), "-1").atoms.get_velocities()
+    assert velocities[:, 0] * units.fs == pytest.approx(0.001)  # Å/fs
+    path.write_text(text)
+    with pytest.warns(UserWarning, match="does not state its units are read as metal, Å/ps"):
+        velocities = read_record(str(path), "-1").atoms.get_velocities()
+    assert velocities[:, 0] * 1000 * units.fs == pytest.approx(0.001)
 
 
 DUMP = """ITEM: TIMESTEP

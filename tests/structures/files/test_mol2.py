@@ -53,6 +53,10 @@ def test_charges_that_add_up_to_no_integer_are_ignored_with_a_warning(tmp_path):
     path.write_text(METHANOL.replace("0.4469", "0.9000"))
     with pytest.warns(UserWarning, match="must add up to an integer, got 0.4531 e"):
         assert read_record(str(path), "0").charge_from == "the default"
+    rows = "\n".join(f"{k} H {3 * k} 0 0 H 1 X 0.0003" for k in range(1000))
+    path.write_text(f"@<TRIPOS>MOLECULE\nmany\n1000\nSMALL\nUSER_CHARGES\n@<TRIPOS>ATOM\n{rows}\n")
+    with pytest.warns(UserWarning, match="must add up to an integer, got 0.3 e"):
+        read_record(str(path), "0")
     path.write_text(METHANOL.replace("0.4469", "0.9000").replace("USER_CHARGES", "NO_CHARGES"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -63,6 +67,7 @@ def test_charges_that_add_up_to_no_integer_are_ignored_with_a_warning(tmp_path):
     ("old", "new", "said"),
     [
         ("O.3", "Du", "molecule 1: every atom needs an element, got the type 'Du' for atom 2 ('O1')"),
+        ("O.3 ", "os  ", "got the type 'os' for atom 2 ('O1'); types must be those of Sybyl"),  # GAFF: no osmium
         (" 6 5 1", " 7 5 1", "molecule 1: it must have 7 atoms, got 6"),
     ],
 )

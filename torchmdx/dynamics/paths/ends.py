@@ -14,12 +14,13 @@ from torchmdx.dynamics.relaxation.run import relax_each
 from torchmdx.dynamics.relaxation.tasks import free_coordinates
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.structures.total_charge import charge_of
 
 NEAR = 0.05  # Å: two ends of which no atom is farther apart are the same
 
 
-def require_same_atoms(first: Atoms, last: Atoms) -> None:
-    """Raises ValueError for ends that no path can connect."""
+def require_same_atoms(first: Atoms, last: Atoms, charge: float | None = None) -> None:
+    """Raises ValueError for ends that no path can connect. charge: of both, instead of their own, e."""
     if len(first) != len(last):
         raise ValueError(f"both ends must have the same atoms, got {len(first)} and {len(last)} atoms")
     if len(first) == 0:
@@ -37,12 +38,21 @@ def require_same_atoms(first: Atoms, last: Atoms) -> None:
             f"{first.cell.cellpar().round(4).tolist()}, pbc {first.pbc.tolist()} and "
             f"{last.cell.cellpar().round(4).tolist()}, pbc {last.pbc.tolist()}"
         )
+    if last.constraints and not np.array_equal(free_coordinates(first), free_coordinates(last)):
+        raise ValueError("both ends must have the same fixed atoms, or the last end none, got others")
+    charges = [charge_of(atoms, charge)[0] for atoms in (first, last)]
+    if charges[0] != charges[1]:
+        raise ValueError(
+            f"both ends must have the same charge, got {charges[0]:+g} and {charges[1]:+g}; "
+            "--charge, or charge=, sets it"
+        )
 
 
 def fitted(first: Atoms, last: Atoms) -> Atoms:
     """A copy of the last end with the constraints of the first, as near to it as possible.
 
-    Atoms of periodic structures move by lattice vectors to their nearest images; free molecules are superimposed.
+    Atoms of periodic structures move by lattice vectors to their nearest images. Without fixed atoms, molecules are
+    superimposed, and periodic structures shifted as a whole.
 
     Raises:
         ValueError: If an atom that is fixed in the first end is elsewhere in the last, and for ends that are the same.
@@ -51,8 +61,7 @@ def fitted(first: Atoms, last: Atoms) -> Atoms:
     moved.set_constraint(first.constraints)
     free = free_coordinates(first)
     if first.pbc.any():
-        step, _ = find_mic(last.positions - first.positions, first.cell, first.pbc)
-        moved.set_positions(first.positions + step, apply_constraint=False)
+        moved.set_positions(first.positions + _steps(first, last, shifted=bool(free.all())), apply_constraint=False)
     elif free.all():
         moved.set_constraint()
         minimize_rotation_and_translation(first, moved)
@@ -72,6 +81,18 @@ def fitted(first: Atoms, last: Atoms) -> Atoms:
             "that are farther apart"
         )
     return moved
+
+
+def _steps(first: Atoms, last: Atoms, *, shifted: bool) -> np.ndarray:
+    """From atoms [N,3] of the first end to the nearest images of the last; shifted: without their mean."""
+    step = last.positions - first.positions
+    if shifted:
+        cell = first.cell.complete().array
+        # The mean of angles, which has no jumps at the faces.
+        turns = np.angle(np.exp(2j * np.pi * step @ np.linalg.inv(cell)).mean(0)) / (2 * np.pi)
+        step -= np.where(first.pbc, turns, 0.0) @ cell
+    near, _ = find_mic(step, first.cell, first.pbc)
+    return np.asarray(near - near.mean(0) if shifted else near)
 
 
 def relaxed_ends(

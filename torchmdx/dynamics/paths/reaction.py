@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from ase import Atoms
 
+NOISE = 1e-3  # eV, between images at a minimum and its neighbours
+
 
 @dataclass(frozen=True, eq=False)
 class ReactionPath:
@@ -51,6 +53,12 @@ class ReactionPath:
     def highest(self) -> int:
         """The index of the image of highest energy."""
         return int(self.energies.argmax())
+
+    @property
+    def intermediates(self) -> list[int]:
+        """Indices of images that lie below both neighbours: other minima, at which the path has several steps."""
+        lower, upper = (self.energies[1:-1] < other - NOISE for other in (self.energies[:-2], self.energies[2:]))
+        return [int(k) for k in np.flatnonzero(lower & upper) + 1]
 
     @property
     def forward(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,18 +64,19 @@ def neb(
         print(path.converged, path.forward, path.backward)
 
     FIRE moves all images at once, with the improved tangent; the highest climbs once the others are near the path.
-    FixAtoms and FixCartesian of the first end are kept. Atoms of periodic structures take their nearest images, and
-    free molecules are superimposed; the order of the atoms must be the same at both ends.
+    FixAtoms and FixCartesian of the first end are kept. Atoms of periodic structures take their nearest images. Without
+    fixed atoms, molecules are superimposed and periodic structures shifted as a whole. The order of the atoms must be
+    the same at both ends.
 
     Args:
         potential, charge, device, mode, coulomb_cutoff, coulomb, coulomb_accuracy, head: As for `Calculator`.
         images: Between the ends.
         fmax: Converged if all forces of the band are below, eV/Å; the ends are relaxed to a fifth of it.
         steps: At most.
-        spring: Constant of the springs between images, eV/Å².
+        spring: Spring constant between images, eV/Å².
         climb: Move the highest image to the saddle.
         start: "idpp", the image dependent pair potential, or "linear" interpolation.
-        relax_ends: Relax both ends first; otherwise they are taken for minima.
+        relax_ends: Relax both ends first; otherwise they are treated as minima.
         refine: Search the saddle from the highest image by the dimer method, to a tenth of fmax; `reason` of the path
             says if it finds none.
         dtype: As for `Calculator`.
@@ -88,7 +90,7 @@ def neb(
     from torchmdx.dynamics.relaxation.fire import FireSettings
 
     _require(images, fmax, steps, spring, start)
-    require_same_atoms(first, last)
+    require_same_atoms(first, last, charge)
     name, target = dtype_named(dtype), choose_device(device)
     require_mode(mode, target)
     model = prepare_potential(potential, DTYPES[name], target, coulomb_cutoff, coulomb, coulomb_accuracy, head)
@@ -137,8 +139,13 @@ def _path(
     if start == "idpp":
         idpp_interpolate(_plain(band), traj=None, log=None, mic=bool(first.pbc.any()))
     taken, largest = _optimize(band, fmax, steps, climb, stop, report)
-    reason = None if largest < fmax else f"not converged to {fmax} eV/Å in {taken} steps: largest force {largest:.3g}"
-    return ReactionPath(all_images, reason, taken, largest)
+    path = ReactionPath(all_images, None, taken, largest)
+    if largest >= fmax or band.climb != climb:
+        place = f"{taken} steps" + ", before the highest image climbed" * (band.climb != climb)
+        return replace(path, reason=f"not converged to {fmax} eV/Å in {place}: largest force {largest:.3g}")
+    if path.highest in (0, images + 1):
+        return replace(path, reason="no barrier was found: the highest image is an end of the path")
+    return path
 
 
 def _plain(band: Any) -> Any:
@@ -168,7 +175,7 @@ def _optimize(
             taken += optimizer.nsteps
         if stop() or taken >= steps:
             break
-    return taken, band.largest_force() if band.climb == climb else math.inf
+    return taken, band.largest_force()
 
 
 def _tell(report: Callable[[str], None], band: Any, step: int, climbing: bool) -> None:
@@ -187,8 +194,6 @@ def _refined(
     fmax: float,
     steps: int,
 ) -> ReactionPath:
-    from dataclasses import replace
-
     from torchmdx.dynamics.paths.saddle import refined
 
     place = min(max(path.highest, 1), len(path.images) - 2)

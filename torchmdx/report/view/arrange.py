@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.report.view.bonds import found_bonds, molecules, whole
+from torchmdx.report.view.bonds import bonds, molecules, whole
 from torchmdx.report.view.movie import Kind, Movie, MovieFrames, Torsions
 from torchmdx.report.view.observables import observables
 from torchmdx.report.view.thin import atoms_to_show, frames_to_show
@@ -124,7 +124,7 @@ def _bonds(
     inside, across = [], []
     for k, frame in enumerate(positions):
         box, along = (None, np.zeros(3, dtype=bool)) if boxes is None else (boxes[k], pbc)
-        pairs, shifts = found_bonds(numbers, frame, box, along, crystal=bool(along.any()))
+        pairs, shifts = bonds(numbers, frame, box, along, crystal=bool(along.any()))
         outside = shifts.any(1)
         inside.append(pairs[~outside])
         across.append(np.concatenate([pairs, shifts], axis=1)[outside])

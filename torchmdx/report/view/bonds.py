@@ -26,19 +26,14 @@ def radii(numbers: Integers) -> Floats:
     return np.where(np.isin(numbers, (*IONS, 2, 10)), -10.0, found)
 
 
-def bonds(numbers: Integers, positions: Floats, *, crystal: bool = False) -> Integers:
-    """Pairs [B,2] of bonded atoms, the smaller index first, in order; positions [N,3] Å, without periodic images.
-
-    Args:
-        crystal: Whether they are part of a periodic structure.
-    """
-    return found_bonds(numbers, positions, None, np.zeros(3, dtype=bool), crystal=crystal)[0]
-
-
-def found_bonds(
+def bonds(
     numbers: Integers, positions: Floats, cell: Floats | None, pbc: NDArray[np.bool_], *, crystal: bool
 ) -> tuple[Integers, ...]:
-    """Bonds [B,2] with the image [B,3] of the cell in which the second atom is bonded to the first."""
+    """Bonds [B,2], the smaller index first, with the image [B,3] of the cell in which the second atom is bonded.
+
+    Args:
+        crystal: Whether the atoms are part of a periodic structure.
+    """
     from vesin import NeighborList
 
     size = radii(numbers)
@@ -88,7 +83,7 @@ def molecules(numbers: Integers, positions: Floats, cell: Floats | None, pbc: ND
     from scipy.sparse.csgraph import connected_components
 
     pbc = pbc if cell is not None else np.zeros(3, dtype=bool)
-    pairs, shifts = found_bonds(numbers, positions, cell, pbc, crystal=bool(pbc.any()))
+    pairs, shifts = bonds(numbers, positions, cell, pbc, crystal=bool(pbc.any()))
     size = len(numbers)
     graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
     number, of = connected_components(graph, directed=False)

@@ -53,6 +53,7 @@ def view(structures: Atoms | Iterable[Atoms], *, title: str | None = None, heigh
 
     Raises:
         ImportError: Without plotly.
+        TypeError: For anything but structures of ASE, such as the name of a file.
         ValueError: Without a structure that has atoms.
     """
     from ase import Atoms
@@ -61,5 +62,8 @@ def view(structures: Atoms | Iterable[Atoms], *, title: str | None = None, heigh
     frames = [structures] if isinstance(structures, Atoms) else list(structures)
     if not frames:
         raise ValueError("a view needs at least one structure, got none")
+    other = next((frame for frame in frames if not isinstance(frame, Atoms)), None)
+    if other is not None:
+        raise TypeError(f"a view needs structures of ASE, got {type(other).__name__}; `torchmdx view` shows files")
     name = frames[0].get_chemical_formula() if title is None else title
     return View(movie_of(of_structures(frames, title=name)), height)

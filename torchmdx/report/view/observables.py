@@ -23,7 +23,8 @@ FIT = (0.2, 0.6)  # the part of the longest lag that the diffusion coefficient i
 MOST_LAG, MOST_LAGS = 0.5, 60  # of the trajectory; points
 CM2_PER_S = 1e-4  # of 1 Å²/ps
 WAVENUMBER = 33.35641  # 1/cm in 1/ps
-LONGEST_STEP = 0.005  # ps, between frames of which the differences are velocities
+LONGEST_STEP = 0.004  # ps, between frames of a spectrum: its limit of 4170/cm is above bonds to hydrogen
+MOST_WAVENUMBER = 4500.0  # 1/cm
 
 
 def observables(frames: MovieFrames) -> list[Observable]:
@@ -32,6 +33,8 @@ def observables(frames: MovieFrames) -> list[Observable]:
     if not frames.timed or not frames.uniform or count < LEAST_FRAMES:
         return []
     steps = np.diff(frames.x)
+    if count > LEAST_FRAMES and not np.isclose(steps[-1], steps[0], rtol=1e-3):  # of a page that shows every n-th frame
+        frames, steps = frames.take(slice(-1)), steps[:-1]
     even = steps[0] > 0 and np.allclose(steps, steps[0], rtol=1e-3)
     numbers, pbc = frames.numbers[0], frames.pbc[0]
     cells = None if frames.cells[0] is None else np.stack([cell for cell in frames.cells if cell is not None])
@@ -44,11 +47,9 @@ def observables(frames: MovieFrames) -> list[Observable]:
     if even:
         whole = unwrapped(positions, cells, pbc)
         if cells is not None and pbc.any():
-            found.append(diffusion(numbers, whole, float(steps[0])))
-        velocities = None if frames.velocities is None else np.stack(frames.velocities)
-        if velocities is None and steps[0] <= LONGEST_STEP:
-            velocities = np.diff(whole, axis=0)
-        if velocities is not None:
+            found.append(diffusion(numbers, whole, float(steps[0]), cells[0][pbc]))
+        if steps[0] <= LONGEST_STEP * (1 + 1e-3):
+            velocities = np.diff(whole, axis=0) if frames.velocities is None else np.stack(frames.velocities)
             found.append(spectrum(numbers, velocities, float(steps[0])))
     return found
 
@@ -89,36 +90,44 @@ def density_profile(numbers: Integers, positions: Floats, cells: Floats, pbc: ND
     heights = (1 / np.linalg.norm(np.linalg.inv(cells), axis=1)).mean(0)
     axis = int(np.argmax(np.where(pbc, 0, 1e6) + heights))
     fractional = np.einsum("fni,fij->fnj", positions, np.linalg.inv(cells))[:, :, axis]
-    places = fractional - np.floor(fractional) if pbc[axis] else np.clip(fractional, 0, 1 - 1e-9)
+    low, high = 0.0, 1.0
+    places = fractional - np.floor(fractional) if pbc[axis] else fractional
+    if not pbc[axis]:  # atoms may be outside of the cell
+        low, high = min(low, float(places.min())), max(high, float(places.max()))
     masses = np.broadcast_to(np.asarray(atomic_masses)[numbers], places.shape)
-    total = np.histogram(places, SLICES, (0, 1), weights=masses)[0] / len(positions)
-    volume = float(np.abs(np.linalg.det(cells)).mean()) / SLICES
-    middles = (np.arange(SLICES) + 0.5) / SLICES * heights[axis]
+    total = np.histogram(places, SLICES, (low, high), weights=masses)[0] / len(positions)
+    volume = float(np.abs(np.linalg.det(cells)).mean()) * (high - low) / SLICES
+    middles = (low + (np.arange(SLICES) + 0.5) / SLICES * (high - low)) * heights[axis]
     lines = [Line("density", middles, total / volume * DENSITY)]
     return Observable("density profile / g/cm³", f"height along {'abc'[axis]} / Å", lines)
 
 
 def unwrapped(positions: Floats, cells: Floats | None, pbc: NDArray[np.bool_]) -> Floats:
-    """Positions [F,N,3] of which none jumps by a lattice vector from frame to frame."""
+    """Positions [F,N,3] of which none jumps by a lattice vector from frame to frame, in the mean of the cells [F,3,3].
+
+    Cells that change would move atoms at rest, the more the farther they are from the origin.
+    """
     if cells is None:
         return positions
     fractional = np.einsum("fni,fij->fnj", positions, np.linalg.inv(cells))
     steps = np.diff(fractional, axis=0)
     steps -= np.where(pbc, np.round(steps), 0.0)
     whole = np.concatenate([fractional[:1], fractional[:1] + np.cumsum(steps, axis=0)])
-    return np.asarray(whole @ cells)
+    return np.asarray(whole @ cells.mean(0))
 
 
-def diffusion(numbers: Integers, positions: Floats, step: float) -> Observable:
+def diffusion(numbers: Integers, positions: Floats, step: float, vectors: Floats) -> Observable:
     """Mean square displacements of elements, over all time origins, without the motion of the centre of mass.
 
-    The slope between FIT of the longest lag gives diffusion coefficients.
+    Only displacements in the space of the periodic lattice vectors [D,3] count, D dimensions: those in the plane of a
+    slab. The slope between FIT of the longest lag gives diffusion coefficients.
     """
     from ase.data import atomic_masses
 
     masses = np.asarray(atomic_masses)[numbers]
     if len(numbers) > 1:
         positions = positions - np.average(positions, axis=1, weights=masses)[:, None]
+    positions = positions @ np.linalg.qr(vectors.T)[0]
     longest = max(1, int(MOST_LAG * len(positions)))
     lags = np.unique(np.linspace(1, longest, min(longest, MOST_LAGS)).round().astype(int))
     times = lags * step
@@ -130,9 +139,10 @@ def diffusion(numbers: Integers, positions: Floats, step: float) -> Observable:
         )
         fitted = (times >= FIT[0] * times[-1]) & (times <= FIT[1] * times[-1])
         slope = np.polyfit(times[fitted], values[fitted], 1)[0] if fitted.sum() > 1 else np.nan
-        coefficients.append(f"{_symbol(number)} {max(slope, 0) / 6 * CM2_PER_S:.2g}")
+        coefficients.append(f"{_symbol(number)} {max(slope, 0) / (2 * len(vectors)) * CM2_PER_S:.2g}")
         lines.append(Line(_symbol(number), times, values))
-    title = f"mean square displacement / Å²; diffusion {', '.join(coefficients)} cm²/s"
+    where = {1: " along the periodic direction", 2: " in the periodic plane"}.get(len(vectors), "")
+    title = f"mean square displacement{where} / Å²; diffusion {', '.join(coefficients)} cm²/s"
     return Observable(title, "lag / ps", lines)
 
 
@@ -144,7 +154,7 @@ def spectrum(numbers: Integers, velocities: Floats, step: float) -> Observable:
     window = np.hanning(len(velocities))[:, None, None]
     power = (np.abs(np.fft.rfft(velocities * window, axis=0)) ** 2).sum(-1) @ masses
     wavenumbers = np.asarray(np.fft.rfftfreq(len(velocities), step) * WAVENUMBER, dtype=np.float64)
-    shown = slice(1, int(np.searchsorted(wavenumbers, 4500)))
+    shown = slice(1, int(np.searchsorted(wavenumbers, MOST_WAVENUMBER)))
     line = Line("spectrum", wavenumbers[shown], power[shown] / power[shown].max(initial=1e-300))
     return Observable("spectrum of velocities", "wavenumber / cm⁻¹", [line])
 

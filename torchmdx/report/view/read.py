@@ -132,12 +132,14 @@ def of_dcd(
     labels: list[str] | None = None,
     log: Path | None = None,
     temperature: float | None = None,
+    pbc: NDArray[np.bool_] | None = None,
 ) -> MovieFrames:
     """Frames of a DCD or HDF5 file with the elements [N] of its atoms; only those that a page can show are read.
 
     Args:
         labels: Of the atoms.
         log: Of the run; temperature: its thermostat's, K.
+        pbc: [3] the periodic directions of frames with a cell, which the file does not tell; None for all.
 
     Raises:
         ValueError: For another number of atoms, or without a frame.
@@ -162,7 +164,7 @@ def of_dcd(
         numbers=[numbers] * len(indices),
         positions=list(positions),
         cells=[None] * len(indices) if cells is None else list(cells),
-        pbc=[np.full(3, cells is not None)] * len(indices),
+        pbc=[np.full(3, cells is not None) if cells is None or pbc is None else pbc] * len(indices),
         indices=indices,
         num_frames=number,
         x=np.asarray(times if timed else steps, dtype=np.float64),
@@ -208,6 +210,7 @@ def _read_dcd(path: str, index: str, structure: str | None, log: str | None) -> 
         indices=selected(index, dcd.num_frames, path),
         labels=labels_of(atoms),
         log=None if log is None else Path(log),
+        pbc=np.asarray(atoms.pbc, dtype=bool) if atoms.pbc.any() else None,
     )
 
 

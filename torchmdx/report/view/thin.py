@@ -17,10 +17,12 @@ MOST_POINTS = 2000  # of a curve
 
 
 def frames_to_show(num_frames: int, num_atoms: float, *, mixed: bool = False) -> Integers:
-    """Indices of the frames to draw, evenly spaced from the first to the last. num_atoms: mean of a frame."""
+    """Indices of the frames to draw: the first, others at equal distances, and the last. num_atoms: mean of a frame."""
     positions = MOST_MIXED_POSITIONS if mixed else MOST_POSITIONS
     most = int(positions / min(max(num_atoms, 1), MOST_ATOMS))
-    return evenly(num_frames, max(2, min(most, MOST_FRAMES)))
+    gaps = max(2, min(most, MOST_FRAMES)) - 1
+    stride = max(1, -(-(num_frames - 1) // gaps))
+    return np.union1d(np.arange(0, num_frames, stride), np.arange(num_frames)[-1:])
 
 
 def evenly(number: int, most: int) -> Integers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,9 +31,14 @@ def frames(text: str) -> list[Atoms]:
     stated = re.search(r"units\s*=\s*(\w+)", text.splitlines()[0])
     if stated and stated.group(1) not in UNITS:
         raise ValueError(f"the units of a LAMMPS data file must be {' or '.join(UNITS)}, got {stated.group(1)}")
+    if not stated and _section(text, "Velocities"):
+        warnings.warn(
+            f"velocities of a LAMMPS data file whose first line does not state its units are read as {UNITS[0]}, Å/ps",
+            stacklevel=2,
+        )
     elements = {kind: atomic_numbers[symbol] for kind, symbol in _elements(text).items()}
     with io.StringIO(text) as file:
-        return [read_lammps_data(file, Z_of_type=elements)]
+        return [read_lammps_data(file, Z_of_type=elements, units=stated.group(1) if stated else UNITS[0])]
 
 
 def _elements(text: str) -> dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from torchmdx.structures.files.elements import symbol_of
+from torchmdx.structures.files.elements import TWO_LETTERS, symbol_of
 from torchmdx.structures.total_charge import LARGEST_ROUNDING
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 RECORD = "@<TRIPOS>"
 NO_CHARGES = "NO_CHARGES"
 CHARGE_COLUMN = 8
+MOST_ROUNDING = 0.1  # e, in the sum of any number of charges
 
 
 def frames(text: str) -> list[Atoms]:
@@ -58,16 +59,20 @@ def _structure(molecule: dict[str, list[str]]) -> Atoms:
 
 
 def _symbol(row: list[str]) -> str:
-    """From the type of the atom, such as C.ar."""
-    symbol = symbol_of(row[5].split(".")[0])
+    """From the type of the atom, such as C.ar; types of force fields are no elements: ca of GAFF is carbon."""
+    start = row[5].split(".")[0]
+    symbol = symbol_of(start) if start == start.capitalize() or start in TWO_LETTERS else None
     if symbol is None:
-        raise ValueError(f"every atom needs an element, got the type {row[5]!r} for atom {row[0]} ({row[1]!r})")
+        raise ValueError(
+            f"every atom needs an element, got the type {row[5]!r} for atom {row[0]} ({row[1]!r}); "
+            "types must be those of Sybyl, such as C.ar"
+        )
     return symbol
 
 
 def _set_charge(atoms: Atoms, total: float) -> None:
     """The total charge of partial charges, which have three or four digits each."""
-    if abs(total - round(total)) > max(LARGEST_ROUNDING, 5e-4 * len(atoms)):
+    if abs(total - round(total)) > max(LARGEST_ROUNDING, min(5e-4 * len(atoms), MOST_ROUNDING)):
         warnings.warn(
             f"the partial charges of a MOL2 molecule must add up to an integer, got {total:g} e: they are ignored, "
             "--charge, or charge=, sets the total charge",
