@@ -21,7 +21,7 @@ import torchmdx
 grid = 2.2 * np.stack(np.meshgrid(*3 * [np.arange(5.0)], indexing="ij"), -1).reshape(-1, 3)
 # Of torch operations, which get memory each time; the compiled networks keep their own.
 potential = torchmdx.Potential(torchmdx.TensorNetConfig(num_layers=1)).double().requires_grad_(False)
-step = torchmdx.CapturedStep(potential, torchmdx.System.create(grid, np.full(len(grid), 6)))
+step = torchmdx.CapturedStep(potential, torchmdx.System.create(grid, np.full(len(grid), 6)), engine="exact")
 for _ in range(3):
     step(grid)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
