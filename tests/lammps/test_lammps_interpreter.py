@@ -36,7 +36,9 @@ def run_plain(folder: Path, command: list, model, **environment: str) -> subproc
     write(folder, water(8))
     (folder / "torch.py").write_text("raise ImportError('a file in the folder of the run')")
     (folder / "in.test").write_text(setup(STYLE) + 'run 2\nprint "$(pe:%.12g)" file energy\n')
-    paths = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    # Without an empty entry, which would be the folder of the run.
+    found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    paths = {"OMP_NUM_THREADS": "1", "PYTHONPATH": found}
     done = subprocess.run(
         [*command, "-in", "in.test"], cwd=folder, env={**os.environ, **paths, **environment}, capture_output=True,
         text=True, timeout=200, check=False,

@@ -56,7 +56,7 @@ class ReactionPath:
 
     @property
     def intermediates(self) -> list[int]:
-        """Indices of images that lie below both neighbours: other minima, at which the path has several steps."""
+        """Indices of images that lie below both neighbours. At these other minima a path has several steps."""
         lower, upper = (self.energies[1:-1] < other - NOISE for other in (self.energies[:-2], self.energies[2:]))
         return [int(k) for k in np.flatnonzero(lower & upper) + 1]
 
