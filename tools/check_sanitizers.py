@@ -125,7 +125,7 @@ def structure(random: object, create: Callable[..., object]) -> object:
 
 def main() -> int:
     """Compiles, preloads, or runs; returns the exit status."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 150
     if made := os.environ.get("SANITIZED"):
         run(Path(made), count)
         return 0
