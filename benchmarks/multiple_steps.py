@@ -32,7 +32,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def timed(dynamics: Dynamics, num_steps: int) -> float:
-    """Seconds of so many steps."""
+    """Seconds that a number of steps take."""
     start = time.perf_counter()
     dynamics.run(num_steps)
     return time.perf_counter() - start

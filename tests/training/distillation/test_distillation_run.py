@@ -22,7 +22,7 @@ SMALL = dict(frames=20, trajectories=2, layers=0, channels=4, epochs=2, batch_si
 
 
 class Stops:
-    """Interrupts that have received a signal once they were looked at so many times."""
+    """Interrupts that report a signal after a number of looks."""
 
     def __init__(self, looks=10**9):
         self.looks = looks

@@ -54,7 +54,7 @@ class LaunchStruct(ctypes.Structure):
 
 
 def floats_of_rows(rows: int, per: int) -> int:
-    """Of a block for so many rows, beyond the two rooms of tensors of `per` atoms, which they use as well."""
+    """Of a block for this number of rows, in addition to the tensors of `per` atoms, whose memory is used as well."""
     return STAGES * rows + sum(max(0, floats * rows - per * 9 * CHANNELS) for floats in ROOMS)
 
 

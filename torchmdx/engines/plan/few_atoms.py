@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
 
-# Up to so many atoms one launch is faster than the chain: with one layer, and with more. On an H100 90 atoms take
+# The most atoms for which one launch is faster than the chain: with one layer, and with more. On an H100 90 atoms take
 # 65 instead of 82 us, and 97 instead of 114 us; 120 atoms take 80 instead of 92 us, and 133 instead of 129 us.
 MOST_ONE_LAUNCH, MOST_WITH_LAYERS = 120, 90
 # The same for few channels, which the chain has to itself while one launch pads them.

@@ -123,7 +123,7 @@ class OnMesh(Reciprocal):
         return points.flatten(1), steps - first
 
     def parts(self, charges: Tensor, most: int) -> list[slice]:
-        """Of the atoms with charges [N,M], with at most so many values at their points."""
+        """Of the atoms with charges [N,M], with at most this number of values at their points."""
         width = max(1, most // (self.order**3 * charges.shape[1]))
         return [slice(first, first + width) for first in range(0, len(charges), width)]
 
