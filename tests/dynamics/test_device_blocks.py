@@ -58,6 +58,7 @@ def assert_same(one, two):
 def test_steps_are_those_of_the_host(potentials, systems, options):
     host, device = loops(potentials, systems, **options)
     expected, found = at(host, 9), at(device, 9)
+    assert device.replays.captured == (DEVICE == "cuda"), device.why
     assert (found.step, found.inner) == (9, 3)
     for name in FIELDS:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-4)

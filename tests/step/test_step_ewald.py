@@ -70,7 +70,7 @@ def test_a_step_chooses_a_free_cutoff_by_size(potential, crystal, ethanol):
     free = with_coulomb_cutoff(potential(), None, "ewald")
     small, large = crystal.repeat(2), crystal.repeat(14)
     assert CapturedStep(free, System.from_ase(small)).search.cutoff == 7.0
-    assert 7.0 < CapturedStep(free, System.from_ase(crystal.repeat(8))).search.cutoff < 9.0
+    assert 7.0 < CapturedStep(free, System.from_ase(crystal.repeat(6))).search.cutoff < 9.0
     assert CapturedStep(free, System.from_ase(large)).search.cutoff == MESH_CUTOFF
     assert CapturedStep(free, System.from_ase(ethanol)).search.cutoff == free.config.cutoff
     given = with_coulomb_cutoff(potential(), 8.0, "ewald")

@@ -64,13 +64,10 @@ def test_clusters_need_forces_and_numbers_for_edges():
     assert named(planned(TensorNet2Config(), replace(work, capacity=0x10000), "H100")) == "rows edge_maps"
 
 
-def test_a_tensornet2_takes_one_launch_only_where_that_has_been_measured(monkeypatch):
-    work, config = Workload(atoms=22, capacity=400), TensorNet2Config()
-    assert not planned(config, work, "H100").one_launch
-    assert few_atoms.MOST_CHARGED == 0
-    monkeypatch.setattr(few_atoms, "MOST_CHARGED", 22)
+def test_a_tensornet2_takes_one_launch_only_where_that_is_faster():
+    work, config = Workload(atoms=15, capacity=400), TensorNet2Config()
     assert named(planned(config, work, "H100")) == "rows one_launch clusters"
-    assert named(planned(config, replace(work, atoms=23), "H100")) == "rows clusters"
+    assert named(planned(config, replace(work, atoms=16), "H100")) == "rows clusters"
     assert named(planned(config, work, "A100")) == "rows"
     alone = "it has forces and Coulomb energies of all pairs, but no stress and no other priors"
     several = {
@@ -106,9 +103,8 @@ def test_which_priors_one_launch_can_evaluate(priors, served):
     assert between_passes("TensorNet", priors) == bool(priors)
 
 
-def test_the_plan_shows_coulomb_energies_as_part_of_one_launch(monkeypatch):
-    monkeypatch.setattr(few_atoms, "MOST_CHARGED", 22)
-    work, machine = Workload(atoms=22, capacity=400), machine_named("H100")
+def test_the_plan_shows_coulomb_energies_as_part_of_one_launch():
+    work, machine = Workload(atoms=15, capacity=400), machine_named("H100")
     found = plan(TensorNet2Config(), [CoulombConfig()], work, "float32", machine)
     assert [stage.name for stage in found.stages] == ["launches", "few atoms"]
     other = plan(TensorNet2Config(), [CoulombConfig(), ZBLConfig()], work, "float32", machine)

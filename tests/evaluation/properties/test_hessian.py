@@ -179,6 +179,7 @@ def test_a_pair_at_the_cutoff_of_a_reaction_field_has_no_step(make_potential):
 @pytest.mark.parametrize("kind", kinds(*FEW))
 def test_a_gpu_gives_the_same(make_kind, crystal, kind):
     potential, system = make_kind(kind), System.from_ase(crystal)
-    expected = hessian(potential, system)
-    torch.testing.assert_close(hessian(potential.to("cuda"), system).cpu(), expected, rtol=1e-9, atol=1e-9)
+    expected = hessian(potential, system)  # of differences of forces, where the GPU differentiates twice
+    found = hessian(potential.to("cuda"), system).cpu()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
     potential.to("cpu")

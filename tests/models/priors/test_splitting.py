@@ -27,7 +27,7 @@ def test_the_cutoff_with_the_least_work():
         vectors = volume * found.longest**3 / (12 * math.pi**2)
         return 4 / 3 * math.pi * 0.1 * cutoff**3 + VECTOR_COST * vectors
 
-    for volume in (1e4, 5e4):
+    for volume in (3e3, 2e4):
         chosen = Splitting.balanced(1e-5, volume)
         assert 7 < chosen.cutoff < 12
         for factor in (0.9, 1.1):

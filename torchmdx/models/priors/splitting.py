@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 DEFAULT_CUTOFF = 9.0  # Å, of the part over pairs, where nothing else is given
 SHORTEST, LONGEST = 7.0, 12.0  # Å, between which a step chooses it by size
-VECTOR_COST = 0.12  # of the work for an atom and a vector, in that for an atom and a neighbour
+VECTOR_COST = 0.3  # of the work for an atom and a vector, in that for an atom and a neighbour
 DENSITY = 0.1  # atoms per Å³, of liquids and solids; the splitting depends on its sixth root
-MESH_CUTOFF = 9.0  # Å, of the part over pairs, where the rest is on a mesh
+MESH_CUTOFF = 10.0  # Å, of the part over pairs, where the rest is on a mesh
 MOST_WORK = 4_000_000  # atoms of a system times vectors, beyond which a mesh is faster
 
 
