@@ -187,7 +187,7 @@ def main() -> None:
         for row in rows:
             row["potential"] = Path(options.file).stem if options.file else "random weights"
             print(row, flush=True)
-        record.update("electrostatics", rows, ("system", "coulomb", "cutoff"))
+        record.update("electrostatics_gpu" if GPU else "electrostatics", rows, ("system", "coulomb", "cutoff"))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python -m benchmarks.long_runs [FOLDER] [--rows water-npt,...] [--picoseconds 100] [--seconds 150]
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIALS`. float32. Each run starts from a
-relaxed structure, after 5 ps with Langevin(10/ps). Errors are standard errors from ten blocks of time. drift: slope of the total
-energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list of neighbours. A run
-ends after --seconds, if it has not reached --picoseconds by then.
+relaxed structure, after 5 ps with Langevin(10/ps). Errors are standard errors from ten blocks of time. drift: slope of
+the total energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list. A run ends
+after --seconds, if it has not reached --picoseconds by then.
 """
 
 from __future__ import annotations
