@@ -6,7 +6,7 @@ import pytest
 from test_plan_kernels import named, planned
 
 from torchmdx import TensorNet2Config, TensorNetConfig
-from torchmdx.engines.plan import Workload, few_atoms, machine_named, plan, plan_kernels
+from torchmdx.engines.plan import Workload, machine_named, plan, plan_kernels
 from torchmdx.engines.plan.decide import between_passes
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig

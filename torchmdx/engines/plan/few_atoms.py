@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MOST_ONE_LAUNCH, MOST_WITH_LAYERS = 120, 90
 # The same for few channels, which the chain has to itself while one launch pads them.
 MOST_OF_CHANNELS = {32: 30, 64: 60}
-# The same for a TensorNet2 in charged_launch.cu, where each cluster has one atom. On an H100 15 atoms of AceFF-2.0 take 142
-# instead of 173 us; with two atoms in a cluster, 22 take 196 instead of 180 us, and 30 196 instead of 188 us.
+# The same for a TensorNet2 in charged_launch.cu, where each cluster has one atom. On an H100 15 atoms of AceFF-2.0 take
+# 142 instead of 173 us; with two atoms in a cluster, 22 take 196 instead of 180 us, and 30 196 instead of 188 us.
 MOST_CHARGED = 15
 NOT_TESTED = (
     "blocks that wait for each other were tested on an H100 and H200, not on {}: `torchmdx bench --all` tests it"
