@@ -18,6 +18,7 @@ from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.structure_block import StructureBlock
+from torchmdx.step.uncertainty import UncertaintyProduct
 from torchmdx.step.whole_step import Moving, launch_whole
 from torchmdx.structures.system import Batch
 
@@ -47,6 +48,7 @@ class StepState:
     buffers: StepBuffers
     search: EdgeSearch
     engine: Engine
+    product: UncertaintyProduct | None  # of a single potential's uncertainty, if it is wanted
     engine_why: str
     engine_asked: str | None
     policy: GraphPolicy
@@ -127,7 +129,11 @@ class StepState:
         outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy" and self.with_forces)
         # Those of an earlier evaluation may not be finite.
         forces = outputs.forces if self.with_forces else torch.zeros_like(outputs.forces)
-        results = (outputs.energy, outputs.energies, forces, outputs.stress, outputs.spread)
+        doubts = outputs.spread
+        if self.product is not None:
+            assert outputs.last_inputs is not None, f"the engine {self.engine.name} returns no inputs of the last layer"
+            doubts = self.product(outputs.last_inputs)
+        results = (outputs.energy, outputs.energies, forces, outputs.stress, doubts)
         buffers.finish(edges, *results, to_host=kind == "host", read=kind != "steps")
 
 

@@ -199,6 +199,8 @@ def why_not_compiled(network: Network, machine: Machine) -> str | None:
 
 def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorConfig]) -> Plan:
     reason, precision = why_not_fused(network, config, found.machine), found.precision
+    if found.work.last_inputs and reason is None:
+        reason = "the uncertainty of the energy needs the inputs of the last layer, which they do not return"
     if reason is None:
         if precision == "half" and network.kind == "TensorNet2":
             raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
