@@ -49,6 +49,7 @@ class StepState:
     search: EdgeSearch
     engine: Engine
     product: UncertaintyProduct | None  # of a single potential's uncertainty, if it is wanted
+    inputs_kept: Tensor | None = None  # of the last layer, in the order of `ordered`, where they are evaluated
     engine_why: str
     engine_asked: str | None
     policy: GraphPolicy
@@ -78,6 +79,17 @@ class StepState:
     def error(self) -> float | None:
         """Relative force error that the last audit found; None before the first."""
         return self.verdict.error
+
+    @property
+    def last_inputs(self) -> Tensor:
+        """A copy of the inputs of the last layer [N,D] in the last evaluation, in the caller's order.
+
+        Raises:
+            ValueError: Before the first evaluation, and for a step without `uncertainty=True`.
+        """
+        if self.inputs_kept is None:
+            raise ValueError("last_inputs needs an evaluation of a step with uncertainty=True, got none")
+        return torch.empty_like(self.inputs_kept).index_copy_(0, self.buffers.order.long(), self.inputs_kept)
 
     def _judge(self, kind: str, launched: dict[str, Tensor] | None = None) -> str | None:
         """Audits the evaluation that has just been done. Returns why it is wrong, None if it passes.
@@ -132,6 +144,7 @@ class StepState:
         doubts = outputs.spread
         if self.product is not None:
             assert outputs.last_inputs is not None, f"the engine {self.engine.name} returns no inputs of the last layer"
+            self.inputs_kept = outputs.last_inputs
             doubts = self.product(outputs.last_inputs)
         results = (outputs.energy, outputs.energies, forces, outputs.stress, doubts)
         buffers.finish(edges, *results, to_host=kind == "host", read=kind != "steps")

@@ -83,6 +83,23 @@ def contents(potential: Potential, report: Report | None = None) -> Contents:
     return metadata, tensors
 
 
+def with_uncertainty(source: Source, uncertainty: Uncertainty) -> bytes:
+    """The content of a file, with this uncertainty of its potential, or of its head, and all else as it is."""
+    metadata, tensors = deserialized(source)
+    metadata, heads = dict(metadata), heads_in(metadata, source.origin)
+    if heads is None:
+        metadata["uncertainty"] = uncertainty.settings_text()
+        tensors[COVARIANCE] = uncertainty.covariance
+    else:
+        named, number = parse_json(metadata["heads"]), heads.index(source.head, repr(source.origin))
+        texts = named.get("uncertainties") or [None] * len(heads.names)
+        named["uncertainties"] = [*texts[:number], uncertainty.settings_text(), *texts[number + 1 :]]
+        metadata["heads"] = json.dumps(named)
+        tensors[f"{PREFIX}{number}.{COVARIANCE}"] = uncertainty.covariance
+    metadata["format_version"] = str(WITH_UNCERTAINTY)
+    return serialize(tensors, metadata)
+
+
 def _of_heads(potential: MultiHead) -> Contents:
     """Metadata and tensors of all heads."""
     held = [contents(potential.one(name)) for name in potential.heads.names]
