@@ -8,8 +8,7 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN
-from torchmdx.step.buffer_storage import SPREADS
+from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, SPREADS, UNCERTAIN
 from torchmdx.step.buffers import StepBuffers
 
 # Atoms of each system; more than 128 take several programs, an empty system has results all the same.

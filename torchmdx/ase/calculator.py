@@ -53,9 +53,9 @@ class Calculator(AseCalculator):
     single potential that knows its uncertainty provides `results["energy_uncertainty"]`, eV, and by atom
     `results["energies_uncertainty"]`, eV.
 
-    `set(charge=1)` changes charge, mode, max_force_spread, max_uncertainty or spread_file; `parameters` holds all, with name and hash of
-    the potential, and so do rows of `ase.db`. Copies and pickles have no steps. Threads that share a calculator take
-    turns, but `results` holds the last result of any thread.
+    `set(charge=1)` changes charge, mode, max_force_spread, max_uncertainty or spread_file; `parameters` holds all, with
+    name and hash of the potential, and so do rows of `ase.db`. Copies and pickles have no steps. Threads that share a
+    calculator take turns, but `results` holds the last result of any thread.
 
     Args:
         potential: A Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
@@ -115,8 +115,7 @@ class Calculator(AseCalculator):
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
-        uncertain = wants_uncertainty(self.potential, several, uncertainty, max_uncertainty)
-        if uncertain:
+        if wants_uncertainty(self.potential, several, uncertainty, max_uncertainty):
             self.implemented_properties = [*self.implemented_properties, *UNCERTAINTIES]
         self._last_charge: float | None = None
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
@@ -124,8 +123,14 @@ class Calculator(AseCalculator):
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
         self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, coulomb_accuracy=coulomb_accuracy)
-        self.parameters.update(head=head, uncertainty=uncertain, **origin_of(self.potential).info)
-        self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file, max_uncertainty=max_uncertainty)
+        self.parameters.update(head=head, uncertainty=uncertainty, **origin_of(self.potential).info)
+        self._adopt(
+            charge=charge,
+            mode=mode,
+            max_force_spread=max_force_spread,
+            spread_file=spread_file,
+            max_uncertainty=max_uncertainty,
+        )
         self.pool = self._make_pool(stress=False)
 
     @property
@@ -170,7 +175,7 @@ class Calculator(AseCalculator):
         if not parameters:  # as called by ASE
             return {}
         require_changeable(parameters)
-        before = {name: self.parameters.get(name) for name in CHANGEABLE}  # older pickles lack some
+        before: dict[str, Any] = {name: self.parameters.get(name) for name in CHANGEABLE}  # older pickles lack some
         self._adopt(**(before | parameters))
         if self.mode != before["mode"]:
             self.pool = self._make_pool(stress=self.pool.stress)
@@ -192,7 +197,9 @@ class Calculator(AseCalculator):
         require_mode(mode, self.potential.device)
         charge = None if charge is None else checked_charge(charge)
         file = None if spread_file is None else str(spread_file)
-        limits = dict(max_force_spread=max_force_spread, max_uncertainty=max_uncertainty, spread_file=file)
+        limits: dict[str, Any] = dict(
+            max_force_spread=max_force_spread, max_uncertainty=max_uncertainty, spread_file=file
+        )
         if limits != {name: self.parameters.get(name) for name in limits}:  # older pickles lack one
             wants_uncertainty(
                 self.potential, self.parameters["devices"], self.parameters.get("uncertainty"), max_uncertainty
@@ -217,7 +224,7 @@ class Calculator(AseCalculator):
     def _make_pool(self, *, stress: bool) -> Pool:
         devices, engine = self.parameters["devices"], self.parameters.get("engine")  # absent in older pickles
         options: dict[str, Any] = dict(mode=self.mode, stress=stress, precision=self.dtype)
-        if self.parameters.get("uncertainty"):
+        if wants_uncertainty(self.potential, devices, self.parameters.get("uncertainty")):
             options["uncertainty"] = True
         return pool_for(self.potential, devices, engine=engine, **options)
 

@@ -140,9 +140,7 @@ def _output(options: argparse.Namespace) -> Path:
     return Path(options.output)
 
 
-def _sets(
-    options: argparse.Namespace, sources: Sources
-) -> tuple[tuple[Store, np.ndarray], tuple[Store, np.ndarray]]:
+def _sets(options: argparse.Namespace, sources: Sources) -> tuple[tuple[Store, np.ndarray], tuple[Store, np.ndarray]]:
     """The frames of the covariance, and those of the calibration."""
     import numpy as np
 

@@ -98,10 +98,11 @@ class MultiHead(Potential):
         """Sets the heads [S] of the systems of the batch that is evaluated next."""
         self.head.index, self.head.of_atoms = index, index.index_select(0, batch.system_index)
 
-    def train(self, mode: bool = True) -> Potential:
+    def train(self, mode: bool = True) -> MultiHead:
         if mode:
             self.uncertainties = [None for _ in self.cards]
-        return super().train(mode)
+        super().train(mode)
+        return self
 
     def constants(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         index, of_atoms = self.head.index, self.head.of_atoms

@@ -118,7 +118,7 @@ class Uncertainty:
         return torch.linalg.vector_norm(sums @ root, dim=-1), torch.linalg.vector_norm(rows @ root, dim=-1)
 
     def quantile(self, coverage: float) -> float:
-        """q: a share `coverage` of energies is within q σ(E) of the label. Raises ValueError for an unknown coverage."""
+        """q: a share `coverage` of energies is within q σ(E) of the label. Raises ValueError for an unknown one."""
         if coverage not in self.quantiles:
             known = ", ".join(f"{one:g}" for one in self.quantiles) or "none"
             raise ValueError(

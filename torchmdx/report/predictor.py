@@ -152,7 +152,7 @@ class Predictor:
             progress: Called with frames done and their total.
         """
         stress = "stress" in store.labels if stress is None else stress
-        yield from self._each(store, indices, lambda *given: self._evaluate(*given, stress), progress)
+        yield from self._each(store, indices, lambda chosen, frames: self._evaluate(chosen, frames, stress), progress)
 
     def last_inputs(
         self, store: Store, indices: NDArray[np.int64], *, progress: Callable[[int, int], None] | None = None

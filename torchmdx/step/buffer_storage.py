@@ -1,8 +1,8 @@
 """The fixed buffers of a captured step: blocks on the model's device and on the host, their views, and the flags.
 
 One float64 block goes in (positions, cell) and one comes out (energy, its doubt, flags, stress, energies, forces, the
-doubt of each atom; those that the step computes), so that each direction takes a single copy. For few atoms it takes none:
-the first and the last kernel then read and write the host's blocks.
+doubt of each atom; those that the step computes), so that each direction takes a single copy. For few atoms it takes
+none: the first and the last kernel then read and write the host's blocks.
 """
 
 from __future__ import annotations

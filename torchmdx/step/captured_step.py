@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -137,8 +137,9 @@ class CapturedStep(StepState):
         ordered = batch.clone().to(dtype=dtype) if block is None else block.ordered()
         self.ordered = replace(ordered, positions=buffers.positions, cell=buffers.cell)
         refresh(self, "device")
-        single = doubts == UNCERTAINTIES and isinstance(self.potential, Potential)
-        self.product = UncertaintyProduct(self.potential, self.ordered) if single else None
+        self.product = None
+        if doubts == UNCERTAINTIES:
+            self.product = UncertaintyProduct(cast(Potential, self.potential), self.ordered)
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
         self.engine, self.engine_why = engine_for(

@@ -125,7 +125,7 @@ def _uncertainties(found: Results, exact: Results, allowed: float, scale: Tensor
     of_atom = (("energy_uncertainty", scale), ("energies_uncertainty", torch.full_like(scale[:1], ENERGY_SCALE)))
     for name, unit in of_atom:
         limits = allowed * (OF_UNCERTAINTIES * exact[name] + unit)
-        title = f"the uncertainties of its {'energies' if name == 'energy_uncertainty' else 'atoms'} differ from {other}"
+        title = f"its {name.replace('_', ' ')} differs from {other}"
         reasons += _excess((found[name] - exact[name]).abs(), limits, title, "eV") if len(limits) else ()
     return reasons
 

@@ -77,8 +77,8 @@ class StepPool:
     are if the GPU's memory runs out.
 
     Args:
-        mode, stress, precision, audit_every, engine, uncertainty: As for CapturedStep. Threads that share a pool take turns. A copy
-            or a pickle of a pool has its potential and settings, without steps.
+        mode, stress, precision, audit_every, engine, uncertainty: As for CapturedStep. Threads that share a pool take
+            turns. A copy or a pickle of a pool has its potential and settings, without steps.
     """
 
     def __init__(

@@ -107,8 +107,8 @@ class StepResult:
 
     For an ensemble these are means over its members, and energy_spread [S] eV and force_spread [N] eV/Å are the
     standard deviations. A single potential whose uncertainty is wanted has energy_uncertainty [S] eV and
-    energies_uncertainty [N] eV. All are NumPy arrays if positions were given as an array or a CPU tensor, and CUDA tensors if
-    positions were a CUDA tensor.
+    energies_uncertainty [N] eV. All are NumPy arrays if positions were given as an array or a CPU tensor, and CUDA
+    tensors if positions were a CUDA tensor.
     """
 
     energy: Any

@@ -41,11 +41,11 @@ class Measure:
         values: NDArray[np.float64] = getattr(frame, self.names[1])
         return values
 
-    def frame(self, out: Mapping[str, NDArray[np.float64]], system: int, own: Any, *structure: Any) -> Frame:
-        """The frame of a system, and the results of its atoms `own`. structure: the first fields of `Frame`."""
+    def frame(self, out: Mapping[str, NDArray[np.float64]], system: int, own: Any, **structure: Any) -> Frame:
+        """The frame of a system with the results of its atoms `own`. structure: what of a `Frame` is no result."""
         of_system, of_atoms = self.names
         doubts: dict[str, Any] = {of_system: float(out[of_system][system]), of_atoms: out[of_atoms][own]}
-        return Frame(*structure, float(out["energy"][system]), out["forces"][own], **doubts)
+        return Frame(**structure, energy=float(out["energy"][system]), forces=out["forces"][own], **doubts)
 
 
 SPREAD = Measure("max_force_spread", SPREADS, "eV/Å", "the force spread of the ensemble", SpreadError)
@@ -77,8 +77,8 @@ def checked_limit(
         return None if most_spread is None else float(most_spread)
     if isinstance(potential, Ensemble):
         raise ValueError(
-            f"max_uncertainty needs a single potential, got {most_uncertainty} eV with an ensemble: limit its spread by "
-            "max_force_spread"
+            f"max_uncertainty needs a single potential, got {most_uncertainty} eV with an ensemble: limit its spread, "
+            "by max_force_spread"
         )
     if potential.uncertainty is None:
         raise ValueError(
@@ -101,11 +101,11 @@ def require_agreement(flags: Any, batch: Batch, buffers: StepBuffers) -> None:
         out,
         system,
         own,
-        batch.atomic_numbers.cpu().numpy()[own],
-        buffers.inputs["positions"].cpu().numpy()[own],
-        buffers.inputs["cell"][system].cpu().numpy().copy(),
-        batch.pbc[system].cpu().numpy().copy(),
-        float(batch.charge[system]),
+        numbers=batch.atomic_numbers.cpu().numpy()[own],
+        positions=buffers.inputs["positions"].cpu().numpy()[own],
+        cell=buffers.inputs["cell"][system].cpu().numpy().copy(),
+        pbc=batch.pbc[system].cpu().numpy().copy(),
+        charge=float(batch.charge[system]),
     )
     raise _error(measure, frame, worst, float(buffers.most), system)
 
@@ -176,11 +176,11 @@ class SpreadLimit:
             vars(result),
             0,
             slice(None),
-            system.atomic_numbers.numpy(),
-            system.positions.double().numpy(),
-            system.cell.double().numpy(),
-            system.pbc.numpy(),
-            float(system.charge),
+            numbers=system.atomic_numbers.numpy(),
+            positions=system.positions.double().numpy(),
+            cell=system.cell.double().numpy(),
+            pbc=system.pbc.numpy(),
+            charge=float(system.charge),
         )
         raise self.written(_error(self.measure, frame, worst, self.most))
 
@@ -196,8 +196,8 @@ class SpreadLimit:
             where, was_written = appended(self.file, error.frame)
             self._last = error.frame.positions.copy() if was_written else self._last
         text = f"{error}{note}; {where}"
-        where = dict(most=error.most, step=error.step, structure=error.structure)
-        return type(error)(text, error.frame, error.atom, **where)  # type: ignore[arg-type]
+        at = (error.frame, error.atom)
+        return type(error)(text, *at, most=error.most, step=error.step, structure=error.structure)
 
 
 def appended(path: Path, frame: Frame) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.uncertainty import with_uncertainty
 from torchmdx.step.buffer_storage import SPREADS, UNCERTAINTIES, Doubts
@@ -32,6 +32,8 @@ def for_step(potential: Potential | Ensemble, wanted: bool) -> Potential | Ensem
         ValueError: If it is wanted of an ensemble, or of a potential that does not know it.
     """
     if not wanted:
+        if all(member.uncertainty is None for member in members_of(potential)):
+            return potential
         if isinstance(potential, Ensemble):
             return potential.with_members([with_uncertainty(member, None) for member in potential])
         return with_uncertainty(potential, None)
@@ -90,10 +92,9 @@ class UncertaintyProduct:
         values = inputs.numpy() @ self.root.numpy()
         of_atoms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
         if batch.num_systems == 1:
-            total = values.sum(0, dtype=np.float64)
-            of_systems = np.sqrt(total @ total, keepdims=True).reshape(1)
+            totals = values.sum(0, dtype=np.float64, keepdims=True)
         else:
-            sums = np.zeros((batch.num_systems, len(self.root)))
-            np.add.at(sums, batch.system_index.numpy(), values)
-            of_systems = np.linalg.norm(sums, axis=1)
+            totals = np.zeros((batch.num_systems, len(self.root)))
+            np.add.at(totals, batch.system_index.numpy(), values)
+        of_systems = np.sqrt(np.einsum("ij,ij->i", totals, totals))
         return torch.from_numpy(of_systems), torch.from_numpy(of_atoms)
