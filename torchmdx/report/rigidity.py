@@ -37,6 +37,10 @@ REGULARISERS = tuple(10.0 ** (-k / 2) for k in range(2, 17))
 OTHER_REFERENCES = 5.0
 
 
+class NoCalibration(ValueError):
+    """The frames do not suffice for an uncertainty; says why."""
+
+
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Of the last layer, of labelled frames.
@@ -103,9 +107,9 @@ def inputs_of(
 
 
 def covariance_of(inputs: Inputs) -> Floats:
-    """C [D,D]: the mean of (f/n) (f/n)ᵀ over frames of n atoms. Raises ValueError without frames with an energy."""
+    """C [D,D]: the mean of (f/n) (f/n)ᵀ over frames of n atoms. Raises NoCalibration without frames with an energy."""
     if not len(inputs):
-        raise ValueError("an uncertainty needs frames with an energy, got none")
+        raise NoCalibration("an uncertainty needs frames with an energy, got none")
     means = inputs.sums / np.maximum(inputs.counts, 1)[:, None]
     return means.T @ means / len(means)
 
@@ -114,14 +118,14 @@ def calibrated(covariance: Floats, num_frames: int, held_out: Inputs) -> Uncerta
     """The uncertainty with this covariance of `num_frames` frames, calibrated by frames that are not among them.
 
     Raises:
-        ValueError: For fewer than FEWEST frames with an energy, and for errors that are all zero.
+        NoCalibration: For fewer than FEWEST frames with an energy, and for errors that are all zero.
     """
     if len(held_out) < FEWEST:
-        raise ValueError(f"a calibration needs at least {FEWEST} frames with an energy, got {len(held_out)}")
+        raise NoCalibration(f"a calibration needs at least {FEWEST} frames with an energy, got {len(held_out)}")
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     squares, errors = (held_out.sums @ vectors) ** 2, held_out.errors
     if not errors.any():
-        raise ValueError(f"a calibration needs errors, got {len(errors)} frames whose energies are exactly predicted")
+        raise NoCalibration(f"a calibration needs errors, got {len(errors)} frames that are exactly predicted")
     values = values.clip(min=0)
     tried = [float(values.max()) * one for one in REGULARISERS]
     likelihoods = [_unlikelihood(squares @ (1 / (values + r)), errors) for r in tried]
@@ -173,7 +177,8 @@ def add_uncertainty(
         warn: Called with a remark, if the errors seem to need that.
 
     Raises:
-        ValueError: For too few frames with energies, and for a potential without a last layer that is known.
+        NoCalibration: A ValueError, for too few frames with energies.
+        ValueError: For a potential without a last layer that is known.
     """
     options = dict(device=device, dtype=dtype, progress=progress)
     known = inputs_of(potential, *train, **options)  # type: ignore[arg-type]
