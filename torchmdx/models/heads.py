@@ -116,8 +116,10 @@ class MultiHead(Potential):
         found.head = cast(HeadTable, self.head).parts[number]
         for constant in ("scale", "shift", "reference_energies"):
             setattr(found, constant, getattr(self, constant)[number])
-        found.card, found.uncertainty = self.cards[number], self.uncertainties[number]
-        return found.to(device=self.device).train(self.training)
+        found.card = self.cards[number]
+        found = found.to(device=self.device).train(self.training)
+        found.uncertainty = self.uncertainties[number]  # which `train` forgets
+        return found
 
 
 def one_head(potential: Potential) -> Potential:

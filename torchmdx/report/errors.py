@@ -231,7 +231,7 @@ class Errors:
 
     def summary(self, scales: Scales = MILLI_EV) -> dict[str, Any]:
         """Every number, for JSON."""
-        by = {
+        by: dict[str, Any] = {
             "forces_by_element": {
                 symbol(z): m.summary(scales.forces) for z, m in sorted(self.forces_by_element.of.items())
             },
