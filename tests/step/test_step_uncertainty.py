@@ -7,14 +7,19 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+from interpreter import DEVICE, needs_kernels
 from uncertain import expected, uncertain
 
 from torchmdx import Batch, Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
+from torchmdx.engines.gpu.engine import GpuEngine, make_kernels
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.plan import Machine, Network, Workload, plan
 from torchmdx.engines.registry import RegisteredEngine
+from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import change
 from torchmdx.step.audit import judge
 from torchmdx.step.results import SpreadError, UncertaintyError
+from torchmdx.step.uncertainty import UncertaintyProduct
 
 KINDS = ("tensornet", "tensornet-gated", "qet", "tensornet2", "coulomb")
 
@@ -179,3 +184,41 @@ def test_the_plan_says_what_runs(make_kind):
         config, (), work, "float32", Machine(kind="cpu", name="a CPU"), Network.of_config(config), registered=outside
     )
     assert found.engine == "telling"
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["tensornet", "tensornet-gated", "tensornet2", "coulomb"])
+def test_the_kernels_of_a_gpu_give_the_inputs_of_the_last_layer(kind, make_kind, systems):
+    potential = uncertain(make_kind(kind))
+    batch = Batch.from_systems(systems[::2] if kind == "tensornet" else systems[:1])
+    of_systems, of_atoms = expected(potential, batch)
+    single = copy.deepcopy(potential).float().to(DEVICE)
+    on_device = batch.to(DEVICE, torch.float32)
+    model = make_kernels(single, "float32", priors=bool(single.prior_configs))
+    if single.prior_configs:
+        engine = GpuPriorEngine(model, single, on_device, stress=False)
+    else:
+        engine = GpuEngine(single, on_device, stress=False, precision="float32")
+    search = EdgeSearch(single.search_cutoff(on_device))
+    edges = search.allocate(on_device)
+    engine.reserve(edges.capacity)
+    assert engine.model.plan.chain == "blocks"
+    product = UncertaintyProduct(single, on_device)
+    for forces in (True, False):
+        found = engine.run(on_device.positions, on_device.cell, edges, forces=forces)
+        for value, exact in zip(product(found.last_inputs), (of_systems, of_atoms), strict=True):
+            np.testing.assert_allclose(value.cpu(), exact, rtol=1e-4)
+
+
+def test_a_plan_for_a_gpu_keeps_features(make_kind):
+    machine = Machine(kind="gpu", name="a GPU", capability=(9, 0), multiprocessors=132, clusters=((8, 16),))
+    for kind in ("tensornet", "tensornet2"):
+        config = make_kind(kind).config
+        for asked, engine_stages in ((True, 1), (False, 0)):
+            work = Workload(atoms=20, capacity=200, last_inputs=asked)
+            found = plan(config, (), work, "float32", machine, Network.of_config(config))
+            assert found.engine == "fused"
+            assert sum(stage.name == "uncertainty" for stage in found.stages) == engine_stages
+            assert (found.kernels.chain, found.kernels.one_launch) == ("blocks", False) if asked else True
+            reasons = [stage.why for stage in found.stages if stage.name == "launches"]
+            assert ("keeps none" in reasons[0]) is asked
