@@ -141,10 +141,10 @@ class StepBuffers(BufferStorage):
             out["stress"].copy_(stress)
         if self.doubts is not None:
             assert doubts is not None
-            of_systems, of_atoms = self.doubts
-            out[of_systems].copy_(doubts[0])
-            out[of_atoms].index_copy_(0, order, doubts[1])
-            out["flags"][UNCERTAIN] = (doubts[1] > self.most).sum()
+            of_systems, of_atoms = (self.host_arrays[name] for name in self.doubts)
+            values = doubts[1].numpy()
+            of_systems[...], of_atoms[self.order.numpy()] = doubts[0].numpy(), values
+            self.host_arrays["flags"][UNCERTAIN] = np.count_nonzero(values > float(self.most))
 
     def finish_without_atoms(self, *, from_host: bool) -> None:
         """Fills the stress of systems without atoms, 0 or, without a volume, NaN; all else was created with zeros."""

@@ -5,6 +5,7 @@ See torchmdx/models/uncertainty.py: σ² = |fᵀ R|². Shapes are fixed, and not
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def wants_uncertainty(
 
 
 class UncertaintyProduct:
-    """σ(E) [S] and σ_i [N], eV, float64, of a batch from the inputs of the last layer [N,D].
+    """σ(E) [S] and σ_i [N], eV, float64, of a batch from the inputs of the last layer [N,D]; buffers, reused on a CPU.
 
     Args:
         potential: With an uncertainty.
@@ -80,21 +81,28 @@ class UncertaintyProduct:
 
     def __init__(self, potential: Potential, batch: Batch) -> None:
         assert potential.uncertainty is not None
-        self.batch, self.root = batch, potential.uncertainty.root.to(potential.device, potential.dtype)
+        self.batch, root = batch, potential.uncertainty.root
+        self.root = root.to(potential.device)
+        # On the CPU: the matrix in the dtype of the inputs, and results that are reused.
+        self.array = root.to(potential.dtype).numpy()
+        self.ones = np.ones(batch.num_atoms, dtype=self.array.dtype)
+        self.of_systems, self.of_atoms = np.zeros(batch.num_systems), np.zeros(batch.num_atoms)
+        self.results = torch.from_numpy(self.of_systems), torch.from_numpy(self.of_atoms)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         batch = self.batch
         if inputs.is_cuda:  # in float64, whose products no setting of the process rounds
-            products = inputs.double() @ self.root.double()
+            products = inputs.double() @ self.root
             sums = products.new_zeros(batch.num_systems, len(self.root)).index_add(0, batch.system_index, products)
             return torch.linalg.vector_norm(sums, dim=-1), torch.linalg.vector_norm(products, dim=-1)
         # For a molecule, calls of NumPy take a third of the time of torch's.
-        values = inputs.numpy() @ self.root.numpy()
-        of_atoms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
+        values = inputs.numpy() @ self.array
         if batch.num_systems == 1:
-            totals = values.sum(0, dtype=np.float64, keepdims=True)
+            total = self.ones @ values
+            self.of_systems[0] = math.sqrt(total @ total)
         else:
-            totals = np.zeros((batch.num_systems, len(self.root)))
+            totals = np.zeros((batch.num_systems, len(self.array)))
             np.add.at(totals, batch.system_index.numpy(), values)
-        of_systems = np.sqrt(np.einsum("ij,ij->i", totals, totals))
-        return torch.from_numpy(of_systems), torch.from_numpy(of_atoms)
+            np.sqrt(np.einsum("ij,ij->i", totals, totals), out=self.of_systems)
+        np.sqrt(np.einsum("ij,ij->i", values, values), out=self.of_atoms)
+        return self.results
