@@ -56,7 +56,8 @@ def add_parser(subparsers: Any) -> None:
         "--fraction",
         type=float,
         default=0.2,
-        help="share of DATA for the scale, drawn at random, without --calibration and --split (default: 0.2)",
+        help="share of DATA for the scale, drawn at random, without --calibration and --split; at least ten structures "
+        "(default: 0.2)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
     parser.add_argument(
@@ -125,14 +126,16 @@ def _require_possible(options: argparse.Namespace) -> None:
 
 def _output(options: argparse.Namespace) -> Path:
     """The file to write. Raises ValueError if it is not named and cannot be FILE; FileExistsError."""
+    from torchmdx.checkpoints.locate import split_head
     from torchmdx.runtime.files import require_new
 
     if options.output is None:
-        if not (Path(options.model).is_file() and Path(options.model).suffix == ".safetensors"):
+        file = Path(split_head(options.model)[0] or options.model)
+        if not (file.is_file() and file.suffix == ".safetensors"):
             raise ValueError(
-                f"the uncertainty is stored in a .safetensors file: name it by -o, got {options.model!r} without"
+                f"the uncertainty is stored in a .safetensors file: name it by -o, got {str(file)!r} without"
             )
-        return Path(options.model)
+        return file
     if Path(options.output).suffix != ".safetensors":
         raise ValueError(f"-o must be a .safetensors file, got {options.output!r}")
     if not options.overwrite:
@@ -145,6 +148,7 @@ def _sets(options: argparse.Namespace, sources: Sources) -> tuple[tuple[Store, n
     import numpy as np
 
     from torchmdx.datasets.splits import split
+    from torchmdx.report.rigidity import FEWEST
 
     if options.split:
         parts = sources.split(options.files, options.split, ("train", "validation"))
@@ -155,7 +159,10 @@ def _sets(options: argparse.Namespace, sources: Sources) -> tuple[tuple[Store, n
     if options.calibration:
         other = sources.together(options.calibration)
         return (store, np.arange(len(store))), (other, np.arange(len(other)))
-    drawn = split(store, validation=options.fraction, seed=options.seed)
+    count = max(FEWEST, round(options.fraction * len(store)))
+    if count >= len(store):
+        raise ValueError(f"at least {FEWEST + 1} labelled structures are needed, got {len(store)}")
+    drawn = split(store, validation=count, seed=options.seed)
     return (store, drawn["train"]), (store, drawn["validation"])
 
 
