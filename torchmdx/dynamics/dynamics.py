@@ -87,7 +87,7 @@ class Dynamics:
             None: if the correction of an outer step could give an atom at rest more than 3/2 k T.
         small_steps: Take `inner` steps with `potential` alone instead of such an outer step, which biases averages
             a little; `num_small_blocks` counts them.
-        skin, precision, max_force_spread, mode: As for CapturedStep.
+        skin, precision, max_force_spread, uncertainty, max_uncertainty, mode: As for CapturedStep.
     """
 
     def __init__(
@@ -113,32 +113,32 @@ class Dynamics:
         skin: float = 0.0,
         precision: str | None = None,
         max_force_spread: float | None = None,
+        uncertainty: bool = False,
+        max_uncertainty: float | None = None,
         fast: Potential | None = None,
         inner: int | None = None,
         max_force_difference: float | None = None,
         small_steps: bool = False,
     ) -> None:
-        require_mode(mode, potential.device)
-        if steps_per_replay is not None and steps_per_replay < 1:
-            raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
-        self.fast = fast
+        _require_replays(mode, potential.device, steps_per_replay)
+        self.fast, self.has_uncertainty = fast, uncertainty or max_uncertainty is not None
         self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
-        timestep, constant_energy = checked_timestep(timestep), chosen.constant_energy
-        temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=constant_energy)
+        temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=chosen.constant_energy)
         particles, start = _particles(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
-            limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
+            limits = dict(constant_energy=chosen.constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
         seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
         multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every)
         given = (particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat, multiple)
-        motion = Motion(chosen, timestep, *given)
+        motion = Motion(chosen, checked_timestep(timestep), *given)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
+        settings |= dict(uncertainty=uncertainty, max_uncertainty=max_uncertainty)
         if devices == 1:
             self._allocate(fast, barostat is not None, settings)
             self.loop = self._loop(motion, start, steps_per_replay, mode, self.exchange if exchange_on_device else None)
@@ -148,8 +148,8 @@ class Dynamics:
             names = checked_devices(devices, self.device, self.batch.num_systems)
             settings |= dict(steps_per_replay=steps_per_replay, mode=mode, max_force_difference=max_force_difference)
             settings |= dict(fast=fast, inner=inner, small_steps=small_steps)
-            shared = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
-            self.loop = ProcessLoop(type(self), *shared)
+            others = (motion, start, names, restraints, settings, self.exchange)
+            self.loop = ProcessLoop(type(self), potential, self.batch, *others)
 
     def _allocate(self, fast: Potential | None, stress: bool, settings: dict[str, Any]) -> None:
         """The captured steps of the potential and of the fast one."""
@@ -327,6 +327,13 @@ class Dynamics:
         """Sets velocities [N,3] Å/fs; those of frozen atoms stay zero."""
         given = checked_velocities(velocities, self.batch.num_atoms)
         self.loop.set_velocities(given * self.motion.particles.mobile[:, None])
+
+
+def _require_replays(mode: str, device: torch.device, steps_per_replay: int | None) -> None:
+    """Raises ValueError or GraphRefused for a mode, and ValueError for a number of steps, that cannot be used."""
+    require_mode(mode, device)
+    if steps_per_replay is not None and steps_per_replay < 1:
+        raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
 
 
 def _particles(
