@@ -19,8 +19,8 @@ from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION, KJ_PER_M
 pytestmark = pytest.mark.nightly
 
 TEMPERATURE, TIMESTEP, FRICTION = 500.0, 0.25, 20.0  # K, fs, 1/ps
-COUNT, SPACING, EQUILIBRATION, NUM_STEPS = 64, 40, 2000, 4000
-OPENMM_STEPS, BLOCKS = 40_000, 20
+COUNT, SPACING, EQUILIBRATION, NUM_STEPS = 64, 40, 1000, 2400  # equilibrated for five times 1 / FRICTION
+OPENMM_STEPS, BLOCKS = 24_000, 12
 DISPLACEMENT = 0.005  # Å, of finite differences
 
 

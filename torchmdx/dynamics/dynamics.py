@@ -115,8 +115,7 @@ class Dynamics:
         require_mode(mode, potential.device)
         if steps_per_replay is not None and steps_per_replay < 1:
             raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
-        self.fast = fast
-        self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
+        self.potential, self.fast, self.lock, self.device = potential, fast, ThreadLock(), potential.device
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
         timestep, constant_energy = checked_timestep(timestep), chosen.constant_energy
@@ -126,19 +125,17 @@ class Dynamics:
         if barostat is not None:
             limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
-        seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
         multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every)
-        given = (particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat, multiple)
-        motion = Motion(chosen, timestep, *given)
+        given = (particles.tied(terms.in_place()), temperatures, checked_seeds(seed, self.batch.num_systems))
+        motion = Motion(chosen, timestep, *given, terms if len(terms) else None, barostat, multiple)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         if devices == 1:
             self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
             self.fast_step = None if fast is None else step_of_fast(fast, self.step, self.batch)
-            on_device = self.exchange if exchange_on_device else None
-            shared = (self.step, self.fast_step, self.batch, motion, start)
-            self.loop = make_loop(*shared, mode=mode, steps_per_replay=steps_per_replay, exchange=on_device)
+            shared = (self.step, self.fast_step, self.batch, motion, start, mode, steps_per_replay)
+            self.loop = make_loop(*shared, self.exchange if exchange_on_device else None)
         else:
             from torchmdx.dynamics.process_loop import ProcessLoop
 

@@ -41,7 +41,6 @@ def make_loop(
     batch: Batch,
     motion: Motion,
     velocities: NDArray[Any],
-    *,
     mode: str,
     steps_per_replay: int | None = None,
     exchange: TemperatureExchange | None = None,
