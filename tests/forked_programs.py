@@ -1,8 +1,8 @@
 """`torchmdx` commands in processes that are forks of one that has imported torch: two seconds less for each.
 
 `command` is what to start instead of `python -m torchmdx.commands.cli`, also by MPI. The process started hands its
-folder, environment, arguments and files to the server, waits for the fork, and ends as that does; it is quick because it
-imports nothing. If it is killed, so is the fork.
+folder, environment, arguments and files to the server, waits for the fork, and ends as that does; it is quick because
+it imports nothing. If it is killed, so is the fork.
 """
 
 import array

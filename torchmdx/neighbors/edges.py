@@ -125,3 +125,10 @@ def from_lists(target: Tensor, source: Tensor, shifts: Tensor, num_atoms: int, c
         needed=torch.tensor(needed, dtype=torch.int64, device=device),
         overflow=torch.tensor(needed > capacity, device=device),
     )
+
+
+def edges_within(cutoff: float, edges: Edges, vectors: Tensor) -> tuple[Edges, Tensor]:
+    """The edges shorter than a cutoff, and their vectors. Reads their number on the host."""
+    near = ((vectors.detach() ** 2).sum(-1) < cutoff**2).nonzero().squeeze(-1)
+    target, source, shifts = (column.index_select(0, near) for column in (edges.target, edges.source, edges.shifts))
+    return from_lists(target, source, shifts, edges.num_atoms, len(near)), vectors.index_select(0, near)

@@ -81,9 +81,9 @@ TOGETHER = [
 ]
 
 
-# Of other GPUs. Those of the least shared memory (86) and of other tensor cores (100) compile few and many atoms, a part
-# of the atoms, half precision in little memory, and TensorNet2. Sizes of launches are the same for all, and 80, 89 and
-# 120 have the instructions of 86 and no less memory: of each, what differs most, and cases that no other has.
+# Of other GPUs. Those of the least shared memory (86) and of other tensor cores (100) compile few and many atoms, a
+# part of the atoms, half precision in little memory, and TensorNet2. Sizes of launches are the same for all, and 80, 89
+# and 120 have the instructions of 86 and no less memory: of each, what differs most, and cases that no other has.
 EVERY = [
     ("tensornet", "few"),
     ("tensornet", "many"),
