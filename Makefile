@@ -15,7 +15,7 @@ BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test interpreter nightly newest oldest cluster examples pages docs lint types format clean
+.PHONY: help setup demo test interpreter nightly every newest oldest cluster examples pages docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -36,6 +36,10 @@ interpreter: setup ## run the tests of GPU kernels under Triton's interpreter, o
 nightly: setup ## run the tests that take long, those of GPU kernels under Triton's interpreter as well
 	$(PYTEST) -m "nightly and not gpu and not interpreter" $(ARGS) || [ $$? -eq 5 ]
 	TRITON_INTERPRET=1 $(PYTEST) -m "interpreter and nightly" $(ARGS) || [ $$? -eq 5 ]
+
+every: setup ## run the tests of test and nightly, in two passes instead of four
+	$(PYTEST) -m "not gpu and not interpreter" $(ARGS)
+	TRITON_INTERPRET=1 $(PYTEST) -m "interpreter" $(ARGS)
 
 newest: setup ## run a quick part of the tests with the newest dependencies, in build/newest
 	./tools/test_versions.sh newest

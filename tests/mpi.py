@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 from ase import Atoms
@@ -64,12 +65,18 @@ def launch(
     text: str,
     ranks: int,
     timeout: float = 300,
-    program: Sequence[str] = ("-m", "torchmdx.commands.cli", "lammps"),
+    options: Sequence[str] = (),
+    program: Sequence[str] | None = None,
 ) -> Outcome:
-    """Runs an input in a folder, and reads the thermodynamic output of its last run."""
+    """Runs an input in a folder, and reads the thermodynamic output of its last run.
+
+    options: Of `torchmdx lammps`, in forks of a process that has imported what it needs. program: The arguments of
+    Python that start another one.
+    """
     (folder / "in.test").write_text(text)
     command = [LAUNCHER, "-n", str(ranks)] if ranks > 1 else []
-    command += [sys.executable, *program, "-in", "in.test", "-log", f"log.{ranks}"]
+    command += [*forked_programs.command(), "lammps"] if program is None else [sys.executable, *program]
+    command += [*options, "-in", "in.test", "-log", f"log.{ranks}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False

@@ -70,7 +70,7 @@ models/test_priors.py               models/priors: base coulomb d2 d3 open_pairs
 neighbors/test_images.py            neighbors: capacity grid
 neighbors/test_tracing.py           neighbors: operator
 neighbors/test_search.py            neighbors: reverse
-neighbors/test_backends.py          neighbors/backends: frame
+neighbors/test_neighbors_choose.py          neighbors/backends: frame
 neighbors/test_search.py            neighbors/kernels: bins look_back reverse single_pass still_good
 openmm/test_add.py            openmm: references
 openmm/test_mixed.py          openmm: mixed_bonded mixed_pairs

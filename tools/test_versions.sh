@@ -45,6 +45,6 @@ OMP_NUM_THREADS=1 "$BIN/python" -m pytest -q -p no:cacheprovider -n 2 --dist wor
     -m "not gpu and not slow and not nightly" \
     tests/test_warning_policy.py tests/structures/test_system.py tests/structures/test_cell.py tests/ase/test_ase_calculator.py \
     tests/evaluation/test_evaluation_derivatives.py tests/checkpoints/test_save_load.py tests/neighbors/test_edges.py \
-    tests/neighbors/test_backends.py tests/openmm/test_add.py tests/commands/md_openmm/test_structure.py tests/datasets/test_*.py \
+    tests/neighbors/test_neighbors_choose.py tests/openmm/test_add.py tests/commands/md_openmm/test_structure.py tests/datasets/test_*.py \
     tests/commands/test_data.py tests/training/test_config.py tests/training/test_logs.py \
     tests/report/test_plots.py tests/datasets/labelling/test_calculators.py tests/datasets/labelling/test_sources.py

@@ -3,9 +3,8 @@
 import device_loops
 import numpy as np
 import pytest
-import torch
 from device_loops import assert_same, at
-from interpreter import DEVICE, needs_kernels
+from interpreter import needs_kernels
 from test_barostat import crystal
 
 from torchmdx.dynamics.barostat import CellError, CellRescaling
@@ -14,11 +13,6 @@ from torchmdx.dynamics.restraints import Distance
 pytest.importorskip("triton")
 
 BAROSTAT = CellRescaling(pressure=2e4, relaxation=0.05, compressibility=1e-5)
-
-
-@pytest.fixture
-def potential32(make_potential):
-    return make_potential(dtype=torch.float32).to(DEVICE)
 
 
 def loops(potential, *, integrator="langevin", barostat=BAROSTAT, **options):

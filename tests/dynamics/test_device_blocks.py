@@ -30,11 +30,6 @@ def potentials(make_potential):
     return full, fast
 
 
-@pytest.fixture
-def systems(ethanol, cation):
-    return [System.from_ase(ethanol), System.from_ase(cation)]
-
-
 def loops(potentials, systems, **options):
     full, fast = potentials
     return device_loops.loops(full, systems, **{"steps_per_replay": 6, "fast": fast, "inner": 3, **options})

@@ -4,22 +4,12 @@ import numpy as np
 import pytest
 import torch
 from device_loops import FIELDS, assert_same, at, loops
-from interpreter import DEVICE, needs_kernels
+from interpreter import needs_kernels
 
-from torchmdx import Potential, System, TensorNetConfig
+from torchmdx import Potential, TensorNetConfig
 from torchmdx.step.results import NonFiniteError
 
 pytest.importorskip("triton")
-
-
-@pytest.fixture
-def potential32(make_potential):
-    return make_potential(dtype=torch.float32).to(DEVICE)
-
-
-@pytest.fixture
-def systems(ethanol, cation):
-    return [System.from_ase(ethanol), System.from_ase(cation)]
 
 
 @needs_kernels

@@ -6,21 +6,11 @@ import torch
 from device_loops import assert_same, at, loops
 from interpreter import DEVICE, needs_kernels
 
-from torchmdx import CapturedStep, Ensemble, System
+from torchmdx import CapturedStep, Ensemble
 from torchmdx.dynamics.restraints import Distance
 from torchmdx.step.results import NonFiniteError, SpreadError
 
 pytest.importorskip("triton")
-
-
-@pytest.fixture
-def potential32(make_potential):
-    return make_potential(dtype=torch.float32).to(DEVICE)
-
-
-@pytest.fixture
-def systems(ethanol, cation):
-    return [System.from_ase(ethanol), System.from_ase(cation)]
 
 
 @needs_kernels

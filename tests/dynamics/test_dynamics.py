@@ -9,7 +9,6 @@ from interpreter import DEVICE
 
 import torchmdx
 from torchmdx import Dynamics, System
-from torchmdx.dynamics.dynamics import default_steps_per_replay
 from torchmdx.dynamics.integrators import Bussi, Langevin
 from torchmdx.dynamics.snapshot import load_snapshot
 from torchmdx.step.results import NonFiniteError
@@ -229,10 +228,6 @@ def test_arguments_out_of_range(make_potential, system, options, error, words):
 @functools.cache
 def small(make_potential):
     return make_potential(dtype=torch.float32)
-
-
-def test_graphs_of_many_atoms_have_fewer_steps():
-    assert [default_steps_per_replay(count) for count in (1, 10_000, 25_000, 10**6)] == [20, 20, 8, 1]
 
 
 def test_numbers_of_steps_out_of_range(make_potential, system):

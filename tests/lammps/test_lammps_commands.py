@@ -93,8 +93,7 @@ def test_tempering(tmp_path, model):
     ).replace("dump.0", "dump.$p")
     text += "velocity all create $t 7 loop geom\nfix nvt all nvt temp $t $t 0.05\ntimestep 0.0002\n"
     text += "temper 8 4 $t nvt 3847 58382\n"
-    command = ["-m", "torchmdx.commands.cli", "lammps", "-partition", "2x1", "-plog", "part"]
-    found = launch(tmp_path, text, 2, program=command)
+    found = launch(tmp_path, text, 2, options=["-partition", "2x1", "-plog", "part"])
     assert found.status == 0, found.text[-3000:]
     energies = []
     for part in ("1", "2"):
@@ -118,8 +117,7 @@ def test_parallel_replicas(tmp_path, model):
     text = "variable p world 1 2\n" + INPUT.replace("dump.0", "dump.$p") + MOVE
     text += "compute moved all event/displace 0.5\nprd 8 4 1 2 4 moved 54985 temp 300 time steps\n"
     text += "write_dump all custom end.$p id type xu yu zu vx vy vz modify sort id format float %.17g\n"
-    command = ["-m", "torchmdx.commands.cli", "lammps", "-partition", "2x1", "-plog", "part"]
-    found = launch(tmp_path, text, 2, program=command)
+    found = launch(tmp_path, text, 2, options=["-partition", "2x1", "-plog", "part"])
     assert found.status == 0, found.text[-3000:]
     assert "Loop time" in found.text
     for part in ("1", "2"):

@@ -13,7 +13,8 @@ from torchmdx.lammps.example import water
 from torchmdx.models.priors.zbl import ZBLConfig
 
 pytestmark = [needs_lammps, pytest.mark.nightly]
-MOVE = "velocity all create 600 7 loop geom\nfix 1 all nve\ntimestep 0.0005\n"
+MOVE = "velocity all create {} 7 loop geom\nfix 1 all nve\ntimestep 0.0005\n"
+WARM, HOT = MOVE.format(600), MOVE.format(5000)  # K
 
 
 @pytest.fixture
@@ -28,23 +29,25 @@ def soft(tmp_path) -> Potential:
 
 
 def quiet(text: str) -> str:
-    """Without a line for each step."""
-    return text.replace("thermo 1\n", "thermo 50\n").replace("custom 1 dump", "custom 100 dump")
+    """Without a line for each step; with positions that are not wrapped into the box."""
+    text = text.replace("thermo 1\n", "thermo 25\n").replace("custom 1 dump", "custom 25 dump")
+    return text.replace("x y z fx", "xu yu zu fx")
 
 
-def test_atoms_migrate_for_a_thousand_steps(tmp_path, soft):
+def test_atoms_migrate(tmp_path, soft):
     """The trajectory is the one of a single process, until rounding has grown; the total energy stays."""
     write(tmp_path, water(27))
-    runs = [launch(tmp_path, quiet(setup(STYLE, number=ranks) + MOVE) + "run 1000\n", ranks) for ranks in (1, 4)]
+    runs = [launch(tmp_path, quiet(setup(STYLE, number=ranks) + HOT) + "run 125\n", ranks) for ranks in (1, 4)]
     assert [run.status for run in runs] == [0, 0], runs[1].text
     one, four = runs
-    early = one.thermo["Step"] <= 150
+    early = one.thermo["Step"] <= 50
+    assert early.sum() == 3
     assert four.thermo["PotEng"][early] == pytest.approx(one.thermo["PotEng"][early], abs=1e-6)
     start, end = (frame for frame in (positions(four, 4, 0), positions(four, 4, -1)))
-    assert np.linalg.norm(end - start, axis=1).mean() > 2.0  # the box is 9.3 Å wide, and a process has half of it
+    assert np.linalg.norm(end - start, axis=1).mean() > 4.7  # the box is 9.3 Å wide, and a process has half of it
     kinetic = four.thermo["KinEng"].mean()
     for run in runs:
-        assert np.ptp(run.thermo["TotEng"]) < 5e-3 * kinetic
+        assert np.ptp(run.thermo["TotEng"]) < 5e-4 * kinetic
 
 
 def positions(outcome, number: int, frame: int) -> np.ndarray:
@@ -86,10 +89,8 @@ def test_constant_pressure(tmp_path, soft):
     """`fix npt` moves the box; the virial of every step is that of the moved box."""
     atoms = water(27)
     write(tmp_path, atoms)
-    text = setup(STYLE).replace("x y z fx", "xu yu zu fx") + MOVE.replace(
-        "nve", "npt temp 300 300 0.05 iso 2e4 2e4 0.1"
-    )
-    found = launch(tmp_path, quiet(text) + "run 100\n", 4)
+    text = setup(STYLE) + WARM.replace("nve", "npt temp 300 300 0.05 iso 2e4 2e4 0.05")
+    found = launch(tmp_path, quiet(text) + "run 50\n", 2)
     assert found.status == 0, found.text
     volumes = found.thermo["Volume"]
     assert abs(volumes[-1] / volumes[0] - 1) > 1e-3
@@ -103,10 +104,9 @@ def test_constant_pressure(tmp_path, soft):
 
 def test_a_restart_goes_on(tmp_path, soft):
     write(tmp_path, water(8))
-    whole = launch(tmp_path, setup(STYLE) + MOVE + "run 10\nwrite_restart half\nrun 10\n", 2)
-    text = (
-        setup(STYLE, number=1).replace("read_data data.all", "read_restart half") + MOVE.split("\n", 1)[1] + "run 10\n"
-    )
+    whole = launch(tmp_path, setup(STYLE) + WARM + "run 10\nwrite_restart half\nrun 10\n", 2)
+    text = setup(STYLE, number=1).replace("read_data data.all", "read_restart half")
+    text += WARM.split("\n", 1)[1] + "run 10\n"
     again = launch(tmp_path, text, 1)
     assert (whole.status, again.status) == (0, 0), again.text
     assert again.thermo["TotEng"] == pytest.approx(whole.thermo["TotEng"], abs=1e-9)

@@ -14,7 +14,8 @@ pytestmark = needs_lammps
 @pytest.mark.nightly
 def test_the_example_runs(tmp_path):
     _, text = write_example(tmp_path, molecules=8)
-    found = launch(tmp_path, text.read_text().replace("run             50", "run 2"), 2)
+    whole = ["-m", "torchmdx.commands.cli", "lammps"]  # not a fork: as users start it
+    found = launch(tmp_path, text.read_text().replace("run             50", "run 2"), 2, program=whole)
     assert found.status == 0, found.text
     assert len(found.thermo["Step"]) == 2
     assert (tmp_path / "water.restart").exists()
@@ -42,16 +43,12 @@ VALUES = {
 ALONE = {"-in", "-partition", "-plog", "-pscreen", "-restart2data", "-restart2dump", "-restart2info"}
 
 
-def program(*options: str) -> list[str]:
-    return ["-m", "torchmdx.commands.cli", "lammps", *options]
-
-
 @pytest.mark.parametrize("spelling", ["long", "short"])
 def test_lammps_knows_the_options(tmp_path, spelling):
     """All of those that one process can have together."""
     options = [option for option in OPTIONS if option.long not in ALONE]
     words = [word for option in options for word in (getattr(option, spelling), *VALUES.get(option.long, "").split())]
-    found = launch(tmp_path, LENNARD_JONES, 1, program=program(*words))
+    found = launch(tmp_path, LENNARD_JONES, 1, options=words)
     assert found.status == 0, found.text
     text = (tmp_path / "screen.txt").read_text()
     assert "pair lj/cut/omp" in text  # -suffix
@@ -61,13 +58,13 @@ def test_lammps_knows_the_options(tmp_path, spelling):
 
 
 def test_restart_files_are_converted(tmp_path):
-    assert launch(tmp_path, LENNARD_JONES, 1, program=program("-v", "t", "7")).status == 0
+    assert launch(tmp_path, LENNARD_JONES, 1, options=["-v", "t", "7"]).status == 0
     for options, file in [
         (["-r2data", "lj.restart", "lj.data"], "lj.data"),
         (["-restart2dump", "lj.restart", "all", "atom", "lj.dump"], "lj.dump"),
         (["-r2info", "lj.restart"], "lj.restart"),
     ]:
-        found = launch(tmp_path, "", 1, program=program(*options))
+        found = launch(tmp_path, "", 1, options=options)
         assert found.status == 0, found.text
         assert (tmp_path / file).stat().st_size > 500
 
@@ -76,7 +73,7 @@ def test_partitions_are_runs_of_their_own(tmp_path, model):
     """Each evaluates with the pair style, at a temperature of its own, also where other styles are those of OpenMP."""
     write(tmp_path, water(8))
     text = "variable t world 100 200\n" + setup(STYLE) + "velocity all create ${t} 1 loop geom\nrun 0\n"
-    found = launch(tmp_path, text, 2, program=program("-partition", "2x1", "-pscreen", "part", "-sf", "omp"))
+    found = launch(tmp_path, text, 2, options=["-partition", "2x1", "-pscreen", "part", "-sf", "omp"])
     assert found.status == 0, found.text
     assert "Running on 2 partitions" in found.text
     logs = [(tmp_path / f"part.{k}").read_text().split("Step ")[1].splitlines()[1].split() for k in (0, 1)]
@@ -86,19 +83,14 @@ def test_partitions_are_runs_of_their_own(tmp_path, model):
 
 
 def test_an_error_of_one_partition_ends_all(tmp_path):
-    found = launch(
-        tmp_path,
-        "partition yes 2 frobnicate\npartition yes 1 shell sleep 100\n",
-        2,
-        timeout=60,
-        program=program("-p", "2x1"),
-    )
+    text = "partition yes 2 frobnicate\npartition yes 1 shell sleep 100\n"
+    found = launch(tmp_path, text, 2, timeout=60, options=["-p", "2x1"])
     assert found.status != 0
     assert "Unknown command: frobnicate" in found.text
 
 
 def test_lammps_that_does_not_start_ends_all(tmp_path):
-    found = launch(tmp_path, "", 2, timeout=60, program=program("-k", "on"))
+    found = launch(tmp_path, "", 2, timeout=60, options=["-k", "on"])
     assert found.status != 0
     assert "Cannot use -kokkos on without KOKKOS installed" in found.text
     assert "Traceback" not in found.text

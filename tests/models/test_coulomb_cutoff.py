@@ -11,34 +11,13 @@ from ase.build import molecule
 from ase.io import write
 from model_kinds import coulomb
 
-from torchmdx import Calculator, CapturedStep, Ensemble, Potential, System, evaluate, load, relax, save
+from torchmdx import Calculator, CapturedStep, Ensemble, Potential, System, evaluate, load, relax
 from torchmdx.commands import cli
 from torchmdx.models.coulomb_cutoff import coulomb_cutoff_of, has_coulomb, with_coulomb_cutoff
-from torchmdx.models.model_card import Card
 from torchmdx.structures.units import KJ_PER_MOL
 
-OWN, OTHER = 6.0, 4.5
+OWN, OTHER = 6.0, 4.5  # Å: of the fixture `charged`, and another
 SAID = f"truncates the Coulomb energy of periodic systems at {OTHER:g} Å, with a reaction field"
-
-
-@pytest.fixture
-def charged(make_potential) -> Potential:
-    potential = make_potential(model="tensornet2", priors=[lambda: coulomb(cutoff=OWN)])
-    potential.card = Card(name="ionic")
-    return potential
-
-
-@pytest.fixture
-def checkpoint(charged, tmp_path):
-    save(charged, tmp_path / "charged.safetensors")
-    return tmp_path / "charged.safetensors"
-
-
-@pytest.fixture
-def box() -> Atoms:
-    atoms = molecule("CH3CH2OH", cell=[7.0, 7.5, 8.0], pbc=True)
-    atoms.rattle(0.05, seed=1)
-    return atoms
 
 
 def energy_with(charged: Potential, cutoff: float, atoms: Atoms) -> float:

@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from ase.build import molecule
 from ase.io import write
 from model_kinds import coulomb
 
@@ -14,30 +13,9 @@ from torchmdx import Calculator, Dynamics, Potential, System, evaluate, load, re
 from torchmdx.commands import cli
 from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.models.coulomb_cutoff import TREATMENTS, with_coulomb_cutoff
-from torchmdx.models.model_card import Card
 from torchmdx.structures.units import KJ_PER_MOL
 
-FIELD = 6.0  # Å, of the potential as it is
-
-
-@pytest.fixture
-def charged(make_potential) -> Potential:
-    potential = make_potential(model="tensornet2", priors=[lambda: coulomb(cutoff=FIELD)])
-    potential.card = Card(name="ionic")
-    return potential
-
-
-@pytest.fixture
-def checkpoint(charged, tmp_path):
-    save(charged, tmp_path / "charged.safetensors")
-    return tmp_path / "charged.safetensors"
-
-
-@pytest.fixture
-def box():
-    atoms = molecule("CH3CH2OH", cell=[7.0, 7.5, 8.0], pbc=True)
-    atoms.rattle(0.05, seed=1)
-    return atoms
+FIELD = 6.0  # Å, of the fixture `charged`
 
 
 @pytest.fixture(autouse=True)

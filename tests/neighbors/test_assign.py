@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from torchmdx import Batch, System
-from torchmdx.neighbors.search import EdgeSearch, empty_edges
+from torchmdx.neighbors.edges import empty_edges
+from torchmdx.neighbors.search import EdgeSearch
 
 CUTOFF = 3.0
 

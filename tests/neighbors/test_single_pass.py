@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.neighbors.edges import empty_edges
 from torchmdx.neighbors.grid import choose_grid
-from torchmdx.neighbors.search import empty_edges
 from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList, few_with_images
 
 CUTOFF = 5.0

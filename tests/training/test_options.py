@@ -17,16 +17,27 @@ def data(tmp_path_factory):
     return made_up.store(tmp_path_factory.mktemp("data") / "st", 60)
 
 
-@pytest.fixture
-def train(tmp_path, data):
-    path = tmp_path / "c.yaml"
+def trainer(folder, data):
+    """train(name, *changes): the directory of a run of two epochs in a folder."""
+    path = folder / "c.yaml"
     path.write_text(yaml.safe_dump(made_up.values(data.path, training={"epochs": 2})))
 
     def run(name, *changes):
-        assert main(["train", str(path), "--output.directory", str(tmp_path / name), *changes]) == 0
-        return tmp_path / name
+        assert main(["train", str(path), "--output.directory", str(folder / name), *changes]) == 0
+        return folder / name
 
     return run
+
+
+@pytest.fixture
+def train(tmp_path, data):
+    return trainer(tmp_path, data)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, data):
+    """The directory of a run without changes."""
+    return trainer(tmp_path_factory.mktemp("plain"), data)("plain")
 
 
 def steps(directory):
@@ -65,24 +76,25 @@ def steps(directory):
     ],
     ids=lambda change: change[0][2:],
 )
-def test_settings_change_what_is_learned(train, change):
-    a, b = steps(train("a"))["loss"], steps(train("b", *change))["loss"]
+def test_settings_change_what_is_learned(train, plain, change):
+    a, b = steps(plain)["loss"], steps(train("b", *change))["loss"]
     assert len(a) != len(b) or not np.array_equal(a, b)
 
 
 @pytest.mark.nightly
-def test_settings_that_do_not_change_losses(train, data, tmp_path):
-    plain = steps(train("plain"))
+def test_settings_that_do_not_change_losses(train, plain, data, tmp_path):
+    expected = steps(plain)["loss"].tolist()
     for name, change in {
         "average": ["--optimizer.ema_decay", "0.5"],
         "ahead": ["--training.prefetch", "1"],
         "strict": ["--training.deterministic", "true"],
         "validated": ["--training.validation_batch_size", "5"],
     }.items():
-        assert steps(train(name, *change))["loss"].tolist() == plain["loss"].tolist(), name
+        assert steps(train(name, *change))["loss"].tolist() == expected, name
     write_split(tmp_path / "s.json", split(data, validation=12, test=8, seed=0), data)
-    assert steps(train("split", "--data.split", str(tmp_path / "s.json")))["loss"].tolist() == plain["loss"].tolist()
-    weights = [torchmdx.load(tmp_path / name / "last.safetensors").head for name in ("plain", "average", "ahead")]
+    assert steps(train("split", "--data.split", str(tmp_path / "s.json")))["loss"].tolist() == expected
+    directories = (plain, tmp_path / "average", tmp_path / "ahead")
+    weights = [torchmdx.load(directory / "last.safetensors").head for directory in directories]
     vectors = [torch.cat([w.flatten() for w in head.parameters()]) for head in weights]
     assert not torch.equal(vectors[0], vectors[1])
     assert torch.equal(vectors[0], vectors[2])

@@ -16,7 +16,7 @@ from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from numpy.typing import NDArray
 
 from torchmdx.ase.atoms import changes_between, charge_results, has_only_moved, results_of, snapshot
-from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, require_changeable, require_known
+from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, changeable, require_changeable, require_known
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, dtype_named, prepare_potential
 from torchmdx.evaluation.properties.descriptors import descriptors
 from torchmdx.evaluation.properties.hessian import hessian
@@ -148,22 +148,8 @@ class Calculator(AseCalculator):
     def dtype(self) -> str:
         return str(self.parameters["dtype"])
 
-    @property
-    def mode(self) -> str:
-        return str(self.parameters["mode"])
-
-    @mode.setter
-    def mode(self, value: str) -> None:
-        self.set(mode=value)
-
-    @property
-    def charge(self) -> float | None:
-        value: float | None = self.parameters["charge"]
-        return value
-
-    @charge.setter
-    def charge(self, value: float | None) -> None:
-        self.set(charge=value)
+    mode = changeable("mode")
+    charge = changeable("charge")
 
     def set(self, **parameters: Any) -> dict[str, Any]:
         """Changes parameters and discards results; returns the parameters that changed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 # Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
 CHANGEABLE = ("charge", "mode", "max_force_spread", "max_uncertainty", "spread_file")
@@ -26,6 +27,11 @@ ELSEWHERE = {
     "device": ("use_device", "default_device"),
     "charge": ("total_charge", "default_charge"),
 }  # fmt: skip
+
+
+def changeable(name: str) -> Any:
+    """A property of the calculator: a parameter that is changed by `set`."""
+    return property(lambda self: self.parameters[name], lambda self, value: self.set(**{name: value}))
 
 
 def require_known(names: Iterable[str], known: Iterable[str] = (*CHANGEABLE, *FIXED)) -> None:

@@ -15,7 +15,7 @@ from torchmdx.datasets.frames import OF_ATOMS, Frames
 from torchmdx.datasets.store import ISOLATED, is_isolated
 from torchmdx.datasets.units import Units
 from torchmdx.structures.cell import require_lattice, wrap
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 CLOSEST = 0.1  # Å; no two nuclei of a labelled structure are nearer
 PAIRS_AT_ONCE = 1 << 20

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torchmdx.datasets.robust_fit import SINGULAR, RobustFit, robust_fit
 from torchmdx.datasets.store import Store
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 CHUNK = 65536
 MOST_SAMPLED = 20_000  # frames that tell which others are outliers

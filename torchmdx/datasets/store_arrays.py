@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 DESCRIPTION = "store.json"
 # Name: type on disk, shape of an entry, whether there is one for each atom (else for each frame).

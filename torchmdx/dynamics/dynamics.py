@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
-from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.integrators import Integrator, integrator_of
+from torchmdx.dynamics.loops import make_loop, step_of_fast, stops
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import multiple_steps_of, require_multiple
-from torchmdx.dynamics.particles import Particles, checked_frozen, checked_masses, with_heavy_hydrogens
+from torchmdx.dynamics.particles import particles_of
 from torchmdx.dynamics.restraint_terms import RestraintTerms
 from torchmdx.dynamics.restraints import Restraint
 from torchmdx.dynamics.settings import (
@@ -34,9 +33,6 @@ from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
-
-# Most steps of a graph by default; fewer for many atoms, whose launches take less time than they run.
-MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
 
 
 @one_thread_at_a_time("run", "_next", "restore", "set_temperature", "set_velocities", "snapshot")
@@ -57,10 +53,6 @@ class Dynamics:
     not finite, or an ensemble disagrees, the error of the captured step is raised and the state is that of the step
     before. Structures of a batch move independently of each other, and as they would alone, within rounding.
 
-    ::
-
-        and is not counted in temperatures. masses [N] amu: None takes those of the elements.
-
     Args:
         integrator: "verlet" (constant energy), "langevin" or "bussi" (constant temperature), or an object of
             `torchmdx.dynamics.integrators` with its parameters.
@@ -68,8 +60,10 @@ class Dynamics:
         temperature: K, one for all structures or one for each: of the thermostat and of initial velocities.
         seed: One for each structure, or one for all, from which each structure gets its own (`motion.seeds`): runs with
             other seeds share no random numbers. These are functions of seed, step and atom: a run with the same seed on
-            the same machine is the same to the bit, whatever `steps_per_replay` is. velocities [N,3] Å/fs: initial
-            ones; None draws them. Except with "langevin", a drift of the centre of mass stays.
+            the same machine is the same to the bit, whatever `steps_per_replay` is.
+        velocities: Initial ones [N,3] Å/fs; None draws them. Except with "langevin", a drift of the centre of mass
+            stays, and is not counted in temperatures.
+        masses: [N] amu; None takes those of the elements.
         hydrogen_mass: amu; the difference is taken from the bonded atoms, which allows a longer timestep. Given
             velocities are those of the masses before, and are scaled so that their temperature stays.
         frozen: Indices or a mask of atoms that do not move.
@@ -126,66 +120,31 @@ class Dynamics:
         self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
         chosen = integrator_of(integrator)
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=chosen.constant_energy)
-        particles, start = _particles(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
+        particles, start = particles_of(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
             limits = dict(constant_energy=chosen.constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
-        seeds, kept_terms = checked_seeds(seed, self.batch.num_systems), terms if len(terms) else None
         multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every)
-        given = (particles.tied(terms.in_place()), temperatures, seeds, kept_terms, barostat, multiple)
-        motion = Motion(chosen, checked_timestep(timestep), *given)
+        given = (particles.tied(terms.in_place()), temperatures, checked_seeds(seed, self.batch.num_systems))
+        motion = Motion(chosen, checked_timestep(timestep), *given, terms if len(terms) else None, barostat, multiple)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         settings |= dict(uncertainty=uncertainty, max_uncertainty=max_uncertainty)
         if devices == 1:
-            self._allocate(fast, barostat is not None, settings)
-            self.loop = self._loop(motion, start, steps_per_replay, mode, self.exchange if exchange_on_device else None)
+            self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
+            self.fast_step = None if fast is None else step_of_fast(fast, self.step, self.batch)
+            shared = (self.step, self.fast_step, self.batch, motion, start, mode, steps_per_replay)
+            self.loop = make_loop(*shared, self.exchange if exchange_on_device else None)
         else:
             from torchmdx.dynamics.process_loop import ProcessLoop
 
             names = checked_devices(devices, self.device, self.batch.num_systems)
             settings |= dict(steps_per_replay=steps_per_replay, mode=mode, max_force_difference=max_force_difference)
             settings |= dict(fast=fast, inner=inner, small_steps=small_steps)
-            others = (motion, start, names, restraints, settings, self.exchange)
-            self.loop = ProcessLoop(type(self), potential, self.batch, *others)
-
-    def _allocate(self, fast: Potential | None, stress: bool, settings: dict[str, Any]) -> None:
-        """The captured steps of the potential and of the fast one."""
-        self.step = CapturedStep(self.potential, self.batch, mode="eager", stress=stress, **settings)
-        self.fast_step = None
-        if fast is None:
-            return
-        if fast.device != self.device:
-            raise ValueError(f"fast must be on the device of the potential, {self.device}, got {fast.device}")
-        try:
-            fast.require_elements(self.batch.atomic_numbers)
-        except ValueError as error:
-            raise ValueError(f"fast potential: {error}") from None
-        precision = settings["precision"] if fast.dtype == self.potential.dtype else None
-        self.fast_step = CapturedStep(fast, self.batch, mode="eager", skin=settings["skin"], precision=precision)
-
-    def _loop(
-        self,
-        motion: Motion,
-        velocities: NDArray[Any],
-        steps_per_replay: int | None,
-        mode: str,
-        exchange: TemperatureExchange | None,
-    ) -> Any:
-        given = (self.step, motion, self.batch.positions.numpy(), velocities, self.batch.cell.numpy())
-        on_device = motion.integrator.has_device_step
-        if mode == "graph" and not on_device:
-            raise ValueError(
-                f"mode 'graph' needs an integrator with a step on a GPU, got {motion.integrator!r} without"
-            )
-        if self.device.type == "cuda" and on_device and importlib.util.find_spec("triton"):
-            from torchmdx.dynamics.device_loop import DeviceLoop
-
-            size = steps_per_replay or default_steps_per_replay(self.batch.num_atoms)
-            return DeviceLoop(*given, steps_per_replay=size, mode=mode, exchange=exchange, fast=self.fast_step)
-        return HostLoop(*given, fast=self.fast_step)
+            processes = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
+            self.loop = ProcessLoop(type(self), *processes)
 
     def run(self, num_steps: int) -> Snapshot:
         """Takes this many steps; returns the state after them."""
@@ -222,7 +181,7 @@ class Dynamics:
     def _between(
         self, start: int, end: int, intervals: list[int], interrupted: Callable[[], bool]
     ) -> Iterator[Snapshot]:
-        found: Iterator[Snapshot] = self.loop.snapshots(_stops(start, end, intervals), interrupted)
+        found: Iterator[Snapshot] = self.loop.snapshots(stops(start, end, intervals), interrupted)
         return iter(lambda: self._next(found), None)
 
     def _exchanging(
@@ -334,29 +293,3 @@ def _require_replays(mode: str, device: torch.device, steps_per_replay: int | No
     require_mode(mode, device)
     if steps_per_replay is not None and steps_per_replay < 1:
         raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
-
-
-def _particles(
-    batch: Batch, masses: Any, frozen: Any, hydrogen_mass: float | None, velocities: Any, momentum_kept: bool
-) -> tuple[Particles, NDArray[Any] | None]:
-    """What moves, and given velocities for its masses."""
-    own, still = checked_masses(batch, masses), checked_frozen(batch, frozen)
-    start = None if velocities is None else checked_velocities(velocities, batch.num_atoms)
-    if hydrogen_mass is not None:
-        own, start = with_heavy_hydrogens(batch, own, hydrogen_mass, start, still)
-    return Particles.of(batch, own, still, momentum_kept=momentum_kept), start
-
-
-def default_steps_per_replay(num_atoms: int) -> int:
-    """Steps of a graph for this number of atoms."""
-    return max(1, min(MOST_STEPS, MOST_ATOM_STEPS // max(num_atoms, 1)))
-
-
-def _stops(start: int, end: int, intervals: list[int]) -> Iterator[int]:
-    """The multiples of intervals after `start` and before `end`, in order, and the end."""
-    step = start
-    while step < end:
-        step = min(end, *((step // interval + 1) * interval for interval in intervals))
-        yield step
-    if start == end:
-        yield end

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.random_numbers import VELOCITIES, normals
+from torchmdx.dynamics.settings import checked_velocities
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
@@ -208,6 +209,17 @@ def with_heavy_hydrogens(
     ends = np.cumsum(batch.counts().cpu().numpy())[:-1]
     parts = (np.split(values, ends) for values in (velocities, masses, found, still))
     return found, np.concatenate([with_masses(*part) for part in zip(*parts, strict=True)])
+
+
+def particles_of(
+    batch: Batch, masses: Any, frozen: Any, hydrogen_mass: float | None, velocities: Any, momentum_kept: bool
+) -> tuple[Particles, Floats | None]:
+    """The particles of a run, and the given velocities for their masses. Raises ValueError, IndexError."""
+    own, still = checked_masses(batch, masses), checked_frozen(batch, frozen)
+    start = None if velocities is None else checked_velocities(velocities, batch.num_atoms)
+    if hydrogen_mass is not None:
+        own, start = with_heavy_hydrogens(batch, own, hydrogen_mass, start, still)
+    return Particles.of(batch, own, still, momentum_kept=momentum_kept), start
 
 
 def _bonded_hydrogens(batch: Batch) -> tuple[Integers, Integers]:

@@ -34,6 +34,7 @@ from torchmdx.models.priors.reciprocal import (
     reciprocal_energies,
     reciprocals,
     rows_of,
+    spread,
 )
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
@@ -138,11 +139,7 @@ def _on_mesh(system: OnMesh, x: Tensor, q: Tensor, weights: Tensor, forces: bool
         points, fractions = system.support(x[part])
         factors = splines(order, fractions)
         seen.append((points, fractions, factors, products(factors).to(q.dtype)))
-        values = (seen[-1][3][..., None] * q[part, None]).flatten(0, 1)
-        if q.is_cuda:  # index_add would add in any order
-            grid.index_put_((points.flatten(),), values, accumulate=True)
-        else:
-            grid.index_add_(0, points.flatten(), values)
+        spread(grid, points, seen[-1][3][..., None] * q[part, None], in_place=True)
     grid, waves = system.convolved(grid)
     power = system.amplitudes()[0].to(q.dtype) * (weights @ (waves.real**2 + waves.imag**2))
     potentials, slope = torch.empty_like(q), x.new_zeros(len(x), 3, dtype=torch.float64)

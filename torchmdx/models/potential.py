@@ -20,7 +20,7 @@ from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.models.uncertainty import Uncertainty
 from torchmdx.models.wrapped import WrappedConfig
-from torchmdx.neighbors.edges import Edges, from_lists
+from torchmdx.neighbors.edges import Edges, edges_within
 from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch
 
@@ -160,7 +160,7 @@ class Potential(nn.Module):
     def features(self, batch: Batch, edges: Edges, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features [N,C] of the network, and charges [N,M] in all channels of all layers or None."""
         if self.cutoff > self.config.cutoff and not shapes_are_fixed(vectors):
-            edges, vectors = _within(self.config.cutoff, edges, vectors)
+            edges, vectors = edges_within(self.config.cutoff, edges, vectors)
         if isinstance(self.config, (TensorNet2Config, QETConfig, WrappedConfig)):
             return self.network(edges, vectors, batch)
         charge = batch.charge.index_select(0, batch.system_index)
@@ -261,7 +261,7 @@ class Potential(nn.Module):
         """
         if atomic_numbers.device.type == "cpu":
             present = set(atomic_numbers.tolist())
-            if max(present, default=0) <= self._largest_element() and present <= set(self.card.elements or present):
+            if max(present, default=0) <= self.max_z and present <= set(self.card.elements or present):
                 return  # the usual case, without operations of torch
         if self.card.elements is not None:
             trained = torch.tensor(self.card.elements, device=atomic_numbers.device)
@@ -276,9 +276,6 @@ class Potential(nn.Module):
                 raise ValueError(
                     f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
                 )
-
-    def _largest_element(self) -> int:
-        return min([self.config.max_z, *(prior.max_z for prior in self._priors())])
 
     def doubts(
         self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False, *, region: bool = False
@@ -311,10 +308,3 @@ class Potential(nn.Module):
         for name, value in exact.items():  # moved to the device, not rounded
             setattr(self, name, value.to(device=getattr(self, name).device))
         return self
-
-
-def _within(cutoff: float, edges: Edges, vectors: Tensor) -> tuple[Edges, Tensor]:
-    """The edges shorter than a cutoff, and their vectors. Reads their number on the host."""
-    near = ((vectors.detach() ** 2).sum(-1) < cutoff**2).nonzero().squeeze(-1)
-    target, source, shifts = (column.index_select(0, near) for column in (edges.target, edges.source, edges.shifts))
-    return from_lists(target, source, shifts, edges.num_atoms, len(near)), vectors.index_select(0, near)

@@ -16,7 +16,7 @@ from torchmdx.models.interaction import Interaction
 from torchmdx.models.radial import RADIAL_BASES
 from torchmdx.models.tensors import invariants
 from torchmdx.neighbors.edges import Edges
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 # Upper bounds, far above any model in use: a damaged configuration must not request huge amounts of memory.
 MOST = {"num_channels": 4096, "num_layers": 64, "num_radial": 4096, "num_head_layers": 64, "max_z": LAST_ELEMENT}

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.neighbors.edges import Edges
-from torchmdx.structures.system import LAST_ELEMENT, Batch
+from torchmdx.structures.system import Batch
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 # What a module may ask for, by the names of the arguments of its `forward`.
 ARGUMENTS = {

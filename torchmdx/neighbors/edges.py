@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchmdx.structures.system import Batch
+
 # Each component of a padded vector, Å: far beyond any cutoff, and its square far below the largest float32.
 PADDED_LENGTH = 1e6
 # Indices are int32: half the traffic of int64. More slots than this cannot be addressed.
@@ -77,6 +79,24 @@ class Edges:
         )
 
 
+def empty_edges(batch: Batch, capacity: int) -> Edges:
+    """A list of no edges: every slot is padding."""
+    device, last = batch.positions.device, max(batch.num_atoms - 1, 0)
+
+    def full(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.full(shape, fill, dtype=dtype, device=device)
+
+    return Edges(
+        row_ptr=full(batch.num_atoms + 1),
+        source=full(capacity, fill=last),
+        target=full(capacity, fill=last),
+        shifts=full(capacity, 3),
+        num_edges=full(),
+        needed=full(dtype=torch.int64),
+        overflow=full(dtype=torch.bool),
+    )
+
+
 def from_lists(target: Tensor, source: Tensor, shifts: Tensor, num_atoms: int, capacity: int) -> Edges:
     """Edges from a list sorted by target: counts rows and pads or cuts to `capacity`.
 
@@ -105,3 +125,10 @@ def from_lists(target: Tensor, source: Tensor, shifts: Tensor, num_atoms: int, c
         needed=torch.tensor(needed, dtype=torch.int64, device=device),
         overflow=torch.tensor(needed > capacity, device=device),
     )
+
+
+def edges_within(cutoff: float, edges: Edges, vectors: Tensor) -> tuple[Edges, Tensor]:
+    """The edges shorter than a cutoff, and their vectors. Reads their number on the host."""
+    near = ((vectors.detach() ** 2).sum(-1) < cutoff**2).nonzero().squeeze(-1)
+    target, source, shifts = (column.index_select(0, near) for column in (edges.target, edges.source, edges.shifts))
+    return from_lists(target, source, shifts, edges.num_atoms, len(near)), vectors.index_select(0, near)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmdx.neighbors.backends import CpuSearch, Search, cell_list, torch_brute_force, torch_cluster, vesin
-from torchmdx.neighbors.backends.frame import Pairs
+from torchmdx.neighbors.backends import Search
 from torchmdx.neighbors.brute_force import require_cutoff
 from torchmdx.neighbors.capacity import (
     UNCOUNTABLE,
@@ -20,19 +17,15 @@ from torchmdx.neighbors.capacity import (
     require_memory,
     with_head_room,
 )
-from torchmdx.neighbors.edges import Edges
+from torchmdx.neighbors.choose import BACKENDS, choose_backend, make_search
+from torchmdx.neighbors.edges import Edges, empty_edges
 from torchmdx.neighbors.images import require_countable
 from torchmdx.neighbors.operator import remember, update_edges
 from torchmdx.neighbors.reverse import find_reverse
-from torchmdx.runtime.c_library import c_library_state
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.isolation import isolated
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.structures.system import Batch
-
-BACKENDS = ("brute_force", "cell_list", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
-# From this number of atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
-CELL_LIST_FROM = 1500
 
 
 class EdgeSearch:
@@ -253,62 +246,6 @@ class EdgeSearch:
         self._search.update(positions.contiguous(), cell.contiguous())
         if self.reverse is not None:
             find_reverse(self.edges, self.reverse)
-
-
-def empty_edges(batch: Batch, capacity: int) -> Edges:
-    """A list of no edges: every slot is padding."""
-    device, last = batch.positions.device, max(batch.num_atoms - 1, 0)
-
-    def full(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.full(shape, fill, dtype=dtype, device=device)
-
-    return Edges(
-        row_ptr=full(batch.num_atoms + 1),
-        source=full(capacity, fill=last),
-        target=full(capacity, fill=last),
-        shifts=full(capacity, 3),
-        num_edges=full(),
-        needed=full(dtype=torch.int64),
-        overflow=full(dtype=torch.bool),
-    )
-
-
-def choose_backend(asked: str, batch: Batch) -> str:
-    """The backend for "auto", or the one asked for. Raises ValueError or ImportError if it cannot search this batch."""
-    on_gpu = batch.positions.device.type == "cuda"
-    if asked == "auto":
-        if on_gpu and importlib.util.find_spec("triton"):
-            return "triton_cell_list" if int(batch.counts().max()) >= CELL_LIST_FROM else "triton_brute_force"
-        found = (
-            "cell_list" if cell_list.available() else "vesin" if importlib.util.find_spec("vesin") else "brute_force"
-        )
-        return "brute_force" if on_gpu else found
-    if asked in ("vesin", "cell_list") and on_gpu:
-        raise ValueError(f"backend {asked!r} searches on the CPU, got positions on {batch.positions.device}")
-    if asked == "cell_list" and not cell_list.available():
-        raise ImportError(f"backend 'cell_list' needs a compiled library: {c_library_state('cell_list')}")
-    if asked.startswith("triton") and not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ValueError(f"backend {asked!r} needs positions on a CUDA GPU, got {batch.positions.device}")
-    if asked == "torch_cluster":
-        torch_cluster.require(batch)
-    return asked
-
-
-def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: Edges) -> Search:
-    """The search by name, with its scratch, filling `edges`."""
-    if backend.startswith("triton"):
-        from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList
-
-        made = OnePassCellList if backend == "triton_cell_list" else OnePassBruteForce
-        return made(batch, cutoff, skin, edges)
-    ways: dict[str, Callable[[Batch, float], Pairs]] = {
-        "brute_force": torch_brute_force,
-        "vesin": vesin.VesinPairs(),
-        "torch_cluster": torch_cluster.pairs,
-    }
-    ways["cell_list"] = ways["vesin" if importlib.util.find_spec("vesin") else "brute_force"]
-    direct = cell_list.CellList(batch, cutoff + skin, edges) if backend == "cell_list" else None
-    return CpuSearch(batch, cutoff, skin, edges, ways[backend], direct)
 
 
 def _require_room(needed: int, device: torch.device) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import openmm
 from openmm import app, unit
 
-from torchmdx.structures.system import checked_charge
+from torchmdx.structures.total_charge import checked_charge
 
 Selected: TypeAlias = int | app.Atom | app.Residue | str
 Region: TypeAlias = Iterable[Selected] | app.Atom | app.Residue | str

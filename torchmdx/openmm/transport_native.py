@@ -11,8 +11,8 @@ from torch import Tensor
 from torchmdx.openmm.evaluator import ForceEvaluator
 from torchmdx.openmm.link_atoms import LinkAtoms
 from torchmdx.openmm.native import native
-from torchmdx.openmm.native.native import Handles
 from torchmdx.openmm.native.one_context import share_context, share_or_warn
+from torchmdx.openmm.native.provider import Handles
 from torchmdx.openmm.native_audit import BackgroundAudit
 from torchmdx.openmm.references import evaluator_of, reference_to
 from torchmdx.openmm.settings import ForceSettings

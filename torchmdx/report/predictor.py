@@ -18,7 +18,7 @@ from torchmdx.datasets.store import Store
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
-from torchmdx.neighbors.search import CELL_LIST_FROM
+from torchmdx.neighbors.choose import CELL_LIST_FROM
 from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.padding import LARGEST_PADDED, padded_size, padding_positions

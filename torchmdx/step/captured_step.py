@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torchmdx.engines.choose import engine_for, from_outside, slower_because
+from torchmdx.engines.choose import engine_for, from_outside
 from torchmdx.models.coulomb_cutoff import with_balanced_sums
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
@@ -119,15 +119,6 @@ class CapturedStep(StepState):
         self._buffer_bytes = memory_allocated(self.device) - before
         self.policy = GraphPolicy(mode, self.device, self.engine_why)
 
-    @property
-    def mode(self) -> str:
-        return self.policy.mode
-
-    @property
-    def why(self) -> str:
-        slower = slower_because(self.engine)
-        return self.policy.why if slower is None else f"{self.policy.why}; without the fused kernels: {slower}"
-
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
         self.block = block = StructureBlock.of(self.batch, dtype)
         self.batch = batch = self.batch.clone() if block is None else block.batch
@@ -190,10 +181,6 @@ class CapturedStep(StepState):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restored, (type(self), *parts_of(self, self._last_kind))
-
-    def _require_assigned(self) -> None:
-        if self.assigning:
-            raise RuntimeError("the last assign did not finish: call assign again before an evaluation")
 
     def report(self) -> StepReport:
         """How this step evaluates, with sizes, times and memory."""

@@ -21,7 +21,8 @@ from torchmdx.step.atom_virials import edge_virials, flux_virials
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.cell import volume
 from torchmdx.structures.domain import Domain
-from torchmdx.structures.system import LAST_ELEMENT, Batch
+from torchmdx.structures.system import Batch
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 # Padding atoms are this far from others and from each other, in cutoffs: atoms move until the next `assign`.
 PADDING_SPACING = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchmdx.engines.choose import slower_because
 from torchmdx.engines.cpu.engine import CpuEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
@@ -90,6 +91,21 @@ class StepState:
         if self.inputs_kept is None:
             raise ValueError("last_inputs needs an evaluation of a step with uncertainty=True, got none")
         return torch.empty_like(self.inputs_kept).index_copy_(0, self.buffers.order.long(), self.inputs_kept)
+
+    @property
+    def mode(self) -> str:
+        """What an evaluation is: "graph" or "eager"."""
+        return self.policy.mode
+
+    @property
+    def why(self) -> str:
+        """The reason for the mode, and for an engine that is not the fastest."""
+        slower = slower_because(self.engine)
+        return self.policy.why if slower is None else f"{self.policy.why}; without the fused kernels: {slower}"
+
+    def _require_assigned(self) -> None:
+        if self.assigning:
+            raise RuntimeError("the last assign did not finish: call assign again before an evaluation")
 
     def _judge(self, kind: str, launched: dict[str, Tensor] | None = None) -> str | None:
         """Audits the evaluation that has just been done. Returns why it is wrong, None if it passes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -12,14 +12,19 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from torchmdx.structures.cell import require_lattice
-from torchmdx.structures.system_fields import require_fields, require_order
-from torchmdx.structures.total_charge import charge_of
-from torchmdx.structures.total_charge import checked_charge as checked_charge
+from torchmdx.structures.system_fields import (
+    array_of,
+    flags,
+    floats,
+    moved,
+    require_fields,
+    require_order,
+    whole_numbers,
+)
+from torchmdx.structures.total_charge import charge_of, checked_charge
 
 if TYPE_CHECKING:
     from ase import Atoms
-
-LAST_ELEMENT = 118
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +67,20 @@ class System:
         device: torch.device | str = "cpu",
     ) -> System:
         """A System from arrays or tensors. Raises ValueError or TypeError that name the requirement and the value."""
-        if cell is None and pbc is not None and bool(np.any(_array(pbc))):
+        if cell is None and pbc is not None and bool(np.any(array_of(pbc))):
             raise ValueError("a periodic system needs a cell, got pbc without cell")
         if cell is not None and pbc is None:
             raise ValueError("pbc must be given with a cell: True, False or one value for each lattice vector")
-        numbers = _whole_numbers(atomic_numbers)
+        numbers = whole_numbers(atomic_numbers)
         count = len(numbers)
         given = None
         if partial_charges is not None:
-            given = _floats("partial_charges", partial_charges, (count,), dtype, device)
+            given = floats("partial_charges", partial_charges, (count,), dtype, device)
         system = cls(
-            positions=_floats("positions", positions, (count, 3), dtype, device),
+            positions=floats("positions", positions, (count, 3), dtype, device),
             atomic_numbers=torch.as_tensor(numbers, device=device),
-            cell=_floats("cell", np.zeros((3, 3)) if cell is None else cell, (3, 3), dtype, device),
-            pbc=torch.as_tensor(_flags(pbc), device=device),
+            cell=floats("cell", np.zeros((3, 3)) if cell is None else cell, (3, 3), dtype, device),
+            pbc=torch.as_tensor(flags(pbc), device=device),
             charge=checked_charge(charge),
             partial_charges=given,
         )
@@ -108,7 +113,7 @@ class System:
     def at(self, positions: ArrayLike | Tensor) -> System:
         """The same structure at other positions [N,3] Å."""
         old = self.positions
-        return replace(self, positions=_floats("positions", positions, tuple(old.shape), old.dtype, old.device))
+        return replace(self, positions=floats("positions", positions, tuple(old.shape), old.dtype, old.device))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> System:
         """The same structure on another device or in another floating dtype."""
@@ -118,7 +123,7 @@ class System:
             atomic_numbers=self.atomic_numbers.to(device=device),
             cell=self.cell.to(device=device, dtype=dtype),
             pbc=self.pbc.to(device=device),
-            partial_charges=None if self.partial_charges is None else _moved(self.partial_charges, device, dtype),
+            partial_charges=None if self.partial_charges is None else moved(self.partial_charges, device, dtype),
         )
 
 
@@ -244,59 +249,4 @@ class Batch:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same batch on another device or in another floating dtype."""
         given = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(self, **{name: _moved(value, device, dtype) for name, value in given.items()})
-
-
-def _moved(values: Tensor, device: torch.device | str | None, dtype: torch.dtype | None) -> Tensor:
-    return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
-
-
-def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-
-
-def _floats(name: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """`value` as a finite tensor of `shape`; a tensor that fits already is used as it is (gradients kept)."""
-    if dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-    try:
-        array = _array(value).astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of {list(shape)} numbers, got {type(value).__name__}") from error
-    if array.shape == (0,) and shape[0] == 0:
-        array = array.reshape(shape)
-    if array.shape != shape:
-        raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
-    if not np.isfinite(array).all():
-        where = tuple(np.argwhere(~np.isfinite(array))[0])
-        what = f"in row {where[0]}" if name == "cell" else f"of atom {where[0]}"
-        raise ValueError(f"{name} must be finite, got {array[where]} {what}")
-    source = value if isinstance(value, Tensor) and value.shape == shape else array
-    return torch.as_tensor(source, dtype=dtype, device=device)
-
-
-def _whole_numbers(value: Any) -> np.ndarray:
-    numbers = _array(value)
-    if numbers.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
-        raise TypeError(
-            f"atomic_numbers must be a vector of whole numbers, got {numbers.dtype} of shape {list(numbers.shape)}"
-        )
-    wrong = (numbers < 1) | (numbers > LAST_ELEMENT)
-    if wrong.any():
-        atom = int(np.argmax(wrong))
-        raise ValueError(
-            f"atomic numbers must be from 1 to {LAST_ELEMENT}, got {numbers[atom]} for atom {atom}"
-            + (" (the unknown element X)" if numbers[atom] == 0 else "")
-        )
-    return numbers.astype(np.int64)
-
-
-def _flags(pbc: Any) -> np.ndarray:
-    array = _array(False if pbc is None else pbc)
-    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
-        raise ValueError(f"pbc must be True, False or three of them, got {pbc!r}")
-    if array.shape not in ((), (3,)):
-        raise ValueError(f"pbc must be one value or three, got shape {list(array.shape)}")
-    return np.broadcast_to(array.astype(bool), (3,)).copy()
+        return replace(self, **{name: moved(value, device, dtype) for name, value in given.items()})

@@ -99,7 +99,7 @@ def priors(kind):
 
 
 def search(split):
-    from torchmdx.neighbors.search import empty_edges
+    from torchmdx.neighbors.edges import empty_edges
     from torchmdx.neighbors.single_pass import OnePassBruteForce, OnePassCellList
 
     if split == "pairs":

@@ -8,7 +8,8 @@ from checks import batch_of, random_systems, require_neighbours
 from torchmdx.neighbors import capacity
 from torchmdx.neighbors.backends import cell_list
 from torchmdx.neighbors.backends.cell_list import CellList
-from torchmdx.neighbors.search import EdgeSearch, empty_edges
+from torchmdx.neighbors.edges import empty_edges
+from torchmdx.neighbors.search import EdgeSearch
 
 pytestmark = pytest.mark.skipif(not cell_list.available(), reason="needs a C compiler")
 EYE = np.eye(3)

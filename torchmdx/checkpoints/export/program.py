@@ -17,7 +17,6 @@ from torchmdx.models.tensornet import TensorNet
 from torchmdx.neighbors.edges import Edges
 
 INPUTS = ("positions", "atomic_numbers", "cell", "source", "target", "shifts", "charge")
-OUTPUTS = ("energies", "forces", "virial")
 OVER_EDGES = (ZBLConfig, D2Config)  # priors that are sums over edges
 # Sizes that the program takes, whatever the sizes of the example that it is traced with.
 MOST_ATOMS, MOST_EDGES = 10_000_000, 2**31 - 1

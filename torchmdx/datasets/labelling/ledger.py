@@ -14,7 +14,7 @@ import numpy as np
 from torchmdx.datasets.labelling.geometry import Labels, UnlabelledStructure
 from torchmdx.datasets.labelling.journal import Journal
 from torchmdx.runtime.damaged_file import naming
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 # (source, number in it): a file and a frame of it, or a molecule and a geometry sampled from it
 Key = tuple[int, int]

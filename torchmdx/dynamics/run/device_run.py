@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
-from torchmdx.dynamics.dynamics import MOST_STEPS, Dynamics, default_steps_per_replay
+from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.log import LogRow
+from torchmdx.dynamics.loops import MOST_STEPS, default_steps_per_replay
 from torchmdx.dynamics.run import stages
 from torchmdx.dynamics.run.device_options import features_of, refuse_others, temperatures_of, trajectory_of
 from torchmdx.dynamics.run.files import RunFiles

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.neighbors.edges import Edges
-from torchmdx.structures.system import LAST_ELEMENT, Batch
+from torchmdx.structures.system import Batch
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 LONGEST = 10_000.0  # Å; a damaged configuration must not request longer neighbour lists
 

@@ -161,11 +161,12 @@ class OnMesh(Reciprocal):
         return (weights[:, None] @ gather(grid, points))[:, 0]
 
 
-def spread(grid: Tensor, points: Tensor, values: Tensor) -> Tensor:
+def spread(grid: Tensor, points: Tensor, values: Tensor, *, in_place: bool = False) -> Tensor:
     """The grid [G,M] with values [N,p³,M] added at points [N,p³], in a fixed order."""
+    places, values = points.flatten(), values.flatten(0, 1)
     if values.is_cuda:  # index_add would add in any order
-        return grid.index_put((points.flatten(),), values.flatten(0, 1), accumulate=True)
-    return grid.index_add(0, points.flatten(), values.flatten(0, 1))
+        return (grid.index_put_ if in_place else grid.index_put)((places,), values, accumulate=True)
+    return (grid.index_add_ if in_place else grid.index_add)(0, places, values)
 
 
 def gather(grid: Tensor, points: Tensor) -> Tensor:

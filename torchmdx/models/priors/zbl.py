@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 from torchmdx.structures.units import BOHR, COULOMB
 
 # φ(x) = Σ a exp(-b x), the universal screening function.

@@ -8,7 +8,7 @@ from torchmdx.checkpoints.formats.reading import Report, UnsupportedCheckpoint
 from torchmdx.checkpoints.formats.torchmdnet.container import Content
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 # torchmd-net's names to torchmdx's. AceFF-2.0 and development versions of TensorNet2 use the last two.
 MODELS = {

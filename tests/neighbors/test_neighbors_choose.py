@@ -9,7 +9,8 @@ from checks import backends, batch_of, require_neighbours
 from interpreter import INTERPRETED
 
 from torchmdx.neighbors.backends import cell_list
-from torchmdx.neighbors.search import BACKENDS, CELL_LIST_FROM, EdgeSearch
+from torchmdx.neighbors.choose import BACKENDS, CELL_LIST_FROM
+from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.structures.system import Batch, System
 
 MOLECULES = [(np.random.default_rng(k).normal(0, 2, (k + 3, 3)), np.zeros((3, 3)), (False,) * 3) for k in range(3)]

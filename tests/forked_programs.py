@@ -1,0 +1,130 @@
+"""`torchmdx` commands in processes that are forks of one that has imported torch: two seconds less for each.
+
+`command` is what to start instead of `python -m torchmdx.commands.cli`, also by MPI. The process started hands its
+folder, environment, arguments and files to the server, waits for the fork, and ends as that does; it is quick because
+it imports nothing. If it is killed, so is the fork.
+"""
+
+import array
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NoReturn
+
+LATEST_START = 120  # s
+SIZE = 1 << 20  # bytes of a request: an environment and arguments
+_server: list[tuple[subprocess.Popen, str]] = []
+
+
+def command() -> list[str]:
+    """The first words of a command line, before the arguments of `torchmdx`. Starts the server if it does not run."""
+    if not _server:
+        folder = tempfile.mkdtemp(prefix="forks")
+        address = f"{folder}/socket"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = subprocess.Popen([sys.executable, __file__, "serve", address], env=environment)
+        _server.append((process, address))
+        atexit.register(_stop, process, folder)
+        start = time.monotonic()
+        while not Path(address).exists():
+            if process.poll() is not None or time.monotonic() - start > LATEST_START:
+                raise RuntimeError("the server of forked programs has not started")
+            time.sleep(0.05)
+    return [sys.executable, "-S", "-E", __file__, "run", _server[0][1]]
+
+
+def _stop(process: subprocess.Popen, folder: str) -> None:
+    process.terminate()
+    process.wait()
+    for path in Path(folder).iterdir():
+        path.unlink()
+    Path(folder).rmdir()
+
+
+def _ask(address: str, arguments: list[str]) -> int:
+    """Of the process started: the exit status of the fork, negative for a signal."""
+    # The connection of a process to MPI's launcher is an open file.
+    files = [0, 1, 2, *([int(os.environ["PMI_FD"])] if "PMI_FD" in os.environ else [])]
+    request = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SIZE)
+        there.connect(address)
+        there.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+        answer = there.recv(64)
+    return int(answer or b"1")
+
+
+def _serve(address: str) -> None:
+    import torchmdx.commands.cli
+    import torchmdx.evaluation.derivatives
+    import torchmdx.lammps.session
+    import torchmdx.step.captured_step  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as here:
+        here.bind(f"{address}.new")
+        here.listen(64)
+        os.rename(f"{address}.new", address)
+        while True:
+            there, _ = here.accept()
+            if os.fork() == 0:
+                here.close()
+                _follow(there)
+            there.close()
+            with contextlib.suppress(ChildProcessError):  # there are no others
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+
+def _follow(there: socket.socket) -> None:
+    """Makes the fork and answers with its status; kills it if the process that asked has ended."""
+    request, files, _, _ = socket.recv_fds(there, SIZE, 8)
+    child = os.fork()
+    if child == 0:
+        there.close()
+        os.setsid()  # as MPI's launcher does: Linux divides the processors among sessions
+        _become(*json.loads(request), files)
+    for file in files:
+        os.close(file)
+    with open(os.pidfd_open(child), closefd=True) as ended:
+        ready, _, _ = select.select([ended, there], [], [])
+    if ended not in ready:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended in ready:
+        there.send(str(status).encode())
+    os._exit(0)
+
+
+def _become(arguments: list[str], folder: str, environment: dict[str, str], files: list[int]) -> NoReturn:
+    """Runs the command in this process, which then ends."""
+    for number, file in enumerate(files[:3]):
+        os.dup2(file, number)
+    if len(files) > 3:
+        os.set_inheritable(files[3], True)
+        environment["PMI_FD"] = str(files[3])
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["torchmdx", *arguments]
+    from torchmdx.commands.cli import main
+
+    sys.exit(main())  # not os._exit: MPI says good-bye to its launcher at the exit of the program
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        _serve(sys.argv[2])
+    found = _ask(sys.argv[2], sys.argv[3:])
+    if found < 0:
+        os.kill(os.getpid(), -found)
+    sys.exit(found)
