@@ -8,8 +8,10 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 
 from torchmdx.datasets.labelling import calculators
-from torchmdx.datasets.labelling.calculators import Choice, Labeller, parse_options, xtb_multiplicity
+from torchmdx.datasets.labelling.calculators import Choice, parse_options
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.datasets.labelling.labeller import Labeller
+from torchmdx.datasets.labelling.spin import xtb_multiplicity
 from torchmdx.structures.units import BOHR, HARTREE
 
 

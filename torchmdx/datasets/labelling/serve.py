@@ -93,4 +93,5 @@ def _end_with(sentinel: int) -> None:
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + notes
