@@ -112,10 +112,9 @@ class DftSettings:
             return
         if importlib.util.find_spec("pyscf.dispersion") is None:
             raise ImportError(f"dispersion with pyscf needs pyscf-dispersion, which is not installed: {INSTALL}")
-        pair = dft.RKS(molecule(self, np.array([1, 1]), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 0, 1), xc=self.xc)
-        pair.disp = self.dispersion
+        hydrogen = molecule(self, np.array([1, 1]), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 0, 1)
         told = f"{self.dispersion} of {self.xc}" if self.dispersion else self.xc
-        _known("dispersion", told, pair.get_dispersion)
+        _known("dispersion", told, mean_field(self, hydrogen).get_dispersion)
 
     def _dispersion(self) -> str | None:
         from pyscf.scf.dispersion import parse_disp
@@ -167,7 +166,8 @@ class Dft(Calculator):
         self.results = {"energy": energy * HARTREE}
         if "forces" in properties:
             gradient = field.nuc_grad_method()
-            gradient.grid_response = True
+            if hasattr(gradient, "grid_response"):
+                gradient.grid_response = True
             self.results["forces"] = -np.asarray(gradient.kernel(), np.float64) * (HARTREE / BOHR)
 
 
@@ -197,15 +197,20 @@ def molecule(settings: DftSettings, numbers: np.ndarray, positions: np.ndarray, 
 
 
 def mean_field(settings: DftSettings, mol: Any) -> Any:
-    """PySCF's or GPU4PySCF's Kohn-Sham object."""
+    """PySCF's or GPU4PySCF's object of a restricted or unrestricted Kohn-Sham or Hartree-Fock calculation."""
     if settings.on_gpu():
-        from gpu4pyscf import dft
+        from gpu4pyscf import dft, scf
     else:
-        from pyscf import dft
-    field = (dft.RKS if mol.spin == 0 else dft.UKS)(mol, xc=settings.xc)
-    field.disp = settings.dispersion
-    field.grids.level = settings.grid_level
-    field.nlcgrids.level = settings.nlc_grid_level
+        from pyscf import dft, scf
+    functional, _, dispersion = _parsed(settings.xc)
+    if functional == "hf":
+        field = (scf.RHF if mol.spin == 0 else scf.UHF)(mol)
+        field.disp = settings.dispersion or dispersion
+    else:
+        field = (dft.RKS if mol.spin == 0 else dft.UKS)(mol, xc=settings.xc)
+        field.disp = settings.dispersion
+        field.grids.level = settings.grid_level
+        field.nlcgrids.level = settings.nlc_grid_level
     field.conv_tol, field.max_cycle = settings.conv_tol, settings.max_cycle
     field.chkfile = None
     # GPU4PySCF makes an even-tempered auxiliary basis, which is slow, unless it is named.

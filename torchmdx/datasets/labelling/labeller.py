@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,25 +86,34 @@ def _naming(folders: FileFolders) -> Iterator[None]:
 
 
 def _evaluated(atoms: Atoms) -> Labels:
-    from ase.calculators.calculator import PropertyNotImplementedError, all_changes
-    from ase.calculators.genericfileio import GenericFileIOCalculator
+    from ase.calculators.calculator import PropertyNotImplementedError
 
-    if isinstance(atoms.calc, GenericFileIOCalculator):
-        # Asked for one property at a time, these run their program once for each.
-        atoms.calc.atoms = atoms.copy()
-        possible = [name for name in ALL if name in atoms.calc.implemented_properties]
-        atoms.calc.calculate(atoms, possible if atoms.pbc.all() else possible[:2], all_changes)
+    provided = _provided(atoms)
     forces = np.array(atoms.get_forces(), np.float64)
     try:
         energy = float(atoms.get_potential_energy(force_consistent=True))
     except (PropertyNotImplementedError, KeyError):
         energy = float(atoms.get_potential_energy())
     stress = None
-    provided = "stress" in getattr(atoms.calc, "implemented_properties", ())
     left_out = getattr(atoms.calc, "results", {}).get("stress", 0) is None  # by settings of VASP
-    if atoms.pbc.all() and provided and not left_out:
+    if atoms.pbc.all() and "stress" in provided and not left_out:
         stress = np.array(atoms.get_stress(voigt=False), np.float64)
     return Labels(energy, forces, stress)
+
+
+def _provided(atoms: Atoms) -> Collection[str]:
+    """Names of properties that the calculator of the atoms has."""
+    from ase.calculators.calculator import all_changes
+    from ase.calculators.genericfileio import GenericFileIOCalculator
+
+    calculator = atoms.calc
+    if not isinstance(calculator, GenericFileIOCalculator):
+        return getattr(calculator, "implemented_properties", ())
+    # Asked for one property at a time, it runs its program for each that it lacks.
+    calculator.atoms = atoms.copy()
+    names = [name for name in ALL if name in calculator.implemented_properties]
+    calculator.calculate(atoms, names if atoms.pbc.all() else names[:2], all_changes)
+    return calculator.results
 
 
 def _finite(found: Labels, geometry: UnlabelledStructure) -> Labels:
