@@ -259,7 +259,7 @@ def test_a_whole_run_names_frames_that_did_not_converge(tmp_path, monkeypatch, c
     cation = Atoms("O2", [[0, 0, 0], [0, 0, 1.2]], info={"charge": 1})
     ase.io.write("a.xyz", [molecule("H2O"), cation, molecule("H2")])
     line = ["label", "a.xyz", "-o", "out.xyz", "--calculator", "pyscf", "--workers", "2"]
-    for key, value in (HF | {"max_cycle": 7}).items():
+    for key, value in (HF | {"max_cycle": 3}).items():
         line += ["--calculator-option", f"{key}={value}"]
     status = cli.main(line)
     printed = capsys.readouterr().out
@@ -267,6 +267,6 @@ def test_a_whole_run_names_frames_that_did_not_converge(tmp_path, monkeypatch, c
     assert status == 1
     assert "a.xyz:2" in found
     failed = Path("out.xyz.failed.csv").read_text()
-    assert "UnconvergedSCF: the SCF must converge to conv_tol=1e-09 hartree within max_cycle=7" in failed
-    assert len(found) + failed.count("UnconvergedSCF") == 3
+    assert "UnconvergedSCF: the SCF must converge to conv_tol=1e-09 hartree within max_cycle=3" in failed
+    assert failed.count("UnconvergedSCF") == 3 - len(found) >= 1
     assert "UnconvergedSCF" in printed

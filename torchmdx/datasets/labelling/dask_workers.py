@@ -99,8 +99,8 @@ class DaskWorkers:
         """How many tasks may be given out."""
         now = time.monotonic()
         if now - self._counted > COUNTING:
-            self._require_scheduler()
-            self._capacity = PER_THREAD * sum(self._client.nthreads().values())
+            with self._naming_loss():
+                self._capacity = PER_THREAD * sum(self._client.nthreads().values())
             if not self._capacity and self._counted < 0:
                 print(f"torchmdx: {self._address} has no workers yet; waiting for them", file=self._stream)
             self._counted = now
@@ -108,7 +108,8 @@ class DaskWorkers:
 
     def _submit(self, task: Task) -> None:
         key = f"torchmdx-label-{self._order.run}-{next(self._numbers)}"
-        future = self._client.submit(do_task, self._order, task.payload, key=key, pure=False)
+        with self._naming_loss():
+            future = self._client.submit(do_task, self._order, task.payload, key=key, pure=False)
         self._tasks[key], self._futures[key] = task, future
         future.add_done_callback(self._done.put)
 
@@ -158,6 +159,15 @@ class DaskWorkers:
     def _forget(self, future: Future) -> Task:
         del self._futures[future.key]
         return self._tasks.pop(future.key)
+
+    @contextlib.contextmanager
+    def _naming_loss(self) -> Iterator[None]:
+        """Turns errors of a lost scheduler into ConnectionError."""
+        try:
+            yield
+        except Exception:
+            self._require_scheduler()
+            raise
 
     def _require_scheduler(self) -> None:
         if self._client.status not in ("running", "connecting"):
