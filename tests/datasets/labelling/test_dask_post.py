@@ -11,7 +11,7 @@ from torchmdx.datasets.labelling import dask_post
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.dask_post import Order, close_posts, do_task
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
-from torchmdx.datasets.labelling.work import Frame, LabelWork
+from torchmdx.datasets.labelling.work import FrameToLabel, LabelWork
 
 pytestmark = pytest.mark.nightly  # each starts processes
 
@@ -20,8 +20,8 @@ def order(tmp_path, run, **options) -> Order:
     return Order(run, LabelWork(Choice("toys:Springs", options), tmp_path / "files"), None, tmp_path / "log")
 
 
-def frame(number=0) -> Frame:
-    return Frame((0, number), UnlabelledStructure.from_ase(toys.frames(number + 1)[number]))
+def frame(number=0) -> FrameToLabel:
+    return FrameToLabel((0, number), UnlabelledStructure.from_ase(toys.frames(number + 1)[number]))
 
 
 def test_a_process_serves_the_tasks_of_a_thread_until_its_run_ends(tmp_path):

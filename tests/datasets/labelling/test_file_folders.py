@@ -11,7 +11,7 @@ from ase.calculators.mixing import SumCalculator
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.file_folders import FileFolders, remove_empty
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
-from torchmdx.datasets.labelling.work import Frame, LabelWork
+from torchmdx.datasets.labelling.work import FrameToLabel, LabelWork
 from torchmdx.datasets.labelling.workers import Task, Workers
 
 
@@ -38,9 +38,8 @@ def test_labels_of_workers_are_not_mixed(tmp_path, monkeypatch, directory):
         tmp_path / "out.files",
     )
     with Workers(work, 3, timeout=None, log=tmp_path / "log", stopped=lambda: False) as workers:
-        tasks = [
-            Task(number, Frame((2, number), UnlabelledStructure.from_ase(atoms))) for number, atoms in enumerate(made)
-        ]
+        structures = map(UnlabelledStructure.from_ase, made)
+        tasks = [Task(number, FrameToLabel((2, number), structure)) for number, structure in enumerate(structures)]
         found = {outcome.name: outcome for outcome in workers.run(tasks) if outcome is not None}
     for number, atoms in enumerate(made):
         assert found[number].error is None

@@ -12,7 +12,7 @@ import toys
 
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
-from torchmdx.datasets.labelling.work import Frame, LabelWork, conditions
+from torchmdx.datasets.labelling.work import FrameToLabel, LabelWork, conditions
 from torchmdx.datasets.labelling.workers import Task, Workers
 
 
@@ -24,7 +24,7 @@ def crew(tmp_path, num_workers=1, timeout=None, stopped=lambda: False, name="toy
 
 def tasks(count) -> list[Task]:
     made = enumerate(toys.frames(count))
-    return [Task(number, Frame((0, number), UnlabelledStructure.from_ase(atoms))) for number, atoms in made]
+    return [Task(number, FrameToLabel((0, number), UnlabelledStructure.from_ase(atoms))) for number, atoms in made]
 
 
 def run(workers, count) -> list:

@@ -9,7 +9,7 @@ from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.ledger import Failure, Key, Ledger
 from torchmdx.datasets.labelling.sampling import Molecule
 from torchmdx.datasets.labelling.sources import StructureFiles
-from torchmdx.datasets.labelling.work import Frame
+from torchmdx.datasets.labelling.work import FrameToLabel
 from torchmdx.datasets.labelling.workers import Outcome, Task
 
 Frames = Callable[
@@ -103,7 +103,7 @@ class LabelStage:
     def tasks(self) -> Iterator[Task]:
         for key, origin, geometry in self._frames():
             if not self._ledger.has(key):
-                yield Task((key, origin), Frame(key, geometry))
+                yield Task((key, origin), FrameToLabel(key, geometry))
 
     def take(self, outcome: Outcome) -> None:
         key, origin = outcome.name

@@ -17,7 +17,7 @@ from torchmdx.datasets.labelling.sampling import Molecule, Sampling, sample
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class FrameToLabel:
     """A structure to label, and its key among all frames."""
 
     key: Key
@@ -31,7 +31,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class LabelWork:
-    """Turns a Frame into Labels and, with `sampling`, a Molecule into Sampled.
+    """Turns a FrameToLabel into Labels and, with `sampling`, a Molecule into Sampled.
 
     Attributes:
         folder: Of the files that calculators write, with a folder for each frame and molecule.
@@ -62,8 +62,8 @@ class LabelWork:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-        def do(task: Frame | Molecule, pulse: Callable[[], None]) -> Any:
-            if isinstance(task, Frame):
+        def do(task: FrameToLabel | Molecule, pulse: Callable[[], None]) -> Any:
+            if isinstance(task, FrameToLabel):
                 return labeller.labels(task.structure, task.folder)
             assert self.sampling is not None
             return sample(task, self.sampling, labeller, pulse)
