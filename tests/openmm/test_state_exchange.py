@@ -23,11 +23,11 @@ def context_of(expression, states, particles=1, **parameters) -> openmm.Context:
     return started(system, particles)
 
 
-def started(system, particles) -> openmm.Context:
+def started(system, particles, apart=0.0) -> openmm.Context:
     integrator = openmm.LangevinMiddleIntegrator(300, 20.0, 0.004)
     integrator.setRandomNumberSeed(3)
     context = openmm.Context(system, integrator, openmm.Platform.getPlatformByName("Reference"))
-    context.setPositions(np.full((particles, 3), 0.1))
+    context.setPositions(0.1 + apart * np.arange(particles)[:, None] * np.ones(3))
     context.setVelocitiesToTemperature(300, 5)
     return context
 
@@ -115,8 +115,7 @@ def test_the_reciprocal_sum_is_evaluated_wherever_its_group_is():
     force.setReciprocalSpaceForceGroup(5)
     system.addForce(force)
     system.setDefaultPeriodicBoxVectors([2, 0, 0], [0, 2, 0], [0, 0, 2])
-    context = started(system, 2)
-    context.setPositions([[0, 0, 0], [0.35, 0, 0]])
+    context = started(system, 2, apart=0.2)
     states = [{"lambda_charge": 1.0}, {"lambda_charge": 0.0}]
     exchange = StateExchange(context, states, temperature=300, steps=1)
     exchange.run(1)
