@@ -132,8 +132,8 @@ def torchmdnet(
     settings = vars(get_argparse().parse_args([])) | dict(
         model="tensornet", embedding_dimension=CHANNELS, num_layers=1, num_rbf=16, cutoff_upper=CUTOFF, max_z=20,
         max_num_neighbors=64, derivative=True, y_weight=0.5, neg_dy_weight=0.5, ema_alpha_y=0.01,
-        gradient_clipping=40.0, lr=rate, lr_patience=max(3, epochs // 25), lr_factor=0.5, lr_min=1e-8, lr_warmup_steps=100,
-        seed=seed, precision=32, standardize=True, num_epochs=epochs, box_vecs=None,
+        gradient_clipping=40.0, lr=rate, lr_patience=max(3, epochs // 25), lr_factor=0.5, lr_min=1e-8,
+        lr_warmup_steps=100, seed=seed, precision=32, standardize=True, num_epochs=epochs, box_vecs=None,
     )  # fmt: skip
     energies = torch.cat([one.y for one in records["train"]])
     module = LNNP(settings, mean=energies.mean(), std=energies.std())
