@@ -95,7 +95,7 @@ def listed(options: argparse.Namespace) -> tuple[list[list[str]], list[list[str]
 
 
 def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Jobs in parallel until the deadline; what is not done by then has an error."""
+    """Jobs in parallel until the deadline; what is not done by then has an error. Writes results as they come."""
     start = time.perf_counter()
     queues = dict(zip(("cpu", "cuda"), listed(options), strict=True))
     room = {"cpu": options.workers, "cuda": 1}
@@ -116,16 +116,27 @@ def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
             if process.poll() is None and not late:
                 continue
             running.remove((process, words))
-            process.kill()
-            said = [line for line in process.communicate()[0].splitlines() if line.startswith("{")]
             named = dict(zip(("program", "set", "seed", "rate"), words, strict=False))
-            rows.append(json.loads(said[-1]) if said else named | {"error": "late" if late else "failed"})
+            if process.poll() is None:
+                process.kill()
+                rows.append(named | {"error": "late"})
+                continue
+            said = [line for line in process.communicate()[0].splitlines() if line.startswith("{")]
+            rows.append(json.loads(said[-1]) if said else named | {"error": "failed"})
             print(f"{time.perf_counter() - start:.0f} s", rows[-1], flush=True)
+            record(rows)
         if late:
             rows += [dict(zip(("program", "set", "seed", "rate"), w, strict=False)) | {"error": "late"}
                      for queue in queues.values() for w in queue]  # fmt: skip
             break
     return rows
+
+
+def record(rows: list[dict[str, Any]]) -> Path:
+    from benchmarks.record import write
+
+    key = ("set", "program", "rate", "seed")
+    return write("training_comparison", sorted(rows, key=lambda row: [str(row[name]) for name in key]))
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
@@ -165,11 +176,9 @@ def main() -> None:
             raise
         print(json.dumps(row), flush=True)
         return
-    from benchmarks.record import write
-
-    rows = sorted(run_all(options), key=lambda row: (row["set"], row["program"], float(row["rate"]), int(row["seed"])))
+    rows = run_all(options)
     print("\n".join(table(rows)))
-    print(write("training_comparison", rows))
+    print(record(rows))
 
 
 if __name__ == "__main__":

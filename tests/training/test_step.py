@@ -20,7 +20,8 @@ from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config_file import make_config
 from torchmdx.training.labelled import label
 from torchmdx.training.pending_steps import PendingSteps, TrainingError
-from torchmdx.training.step import LEAST_ROOM, NORM, OVERFLOW, VALUES, TrainStep, room
+from torchmdx.training.spare_slots import LEAST_ROOM, room
+from torchmdx.training.step import NORM, OVERFLOW, VALUES, TrainStep
 
 CPU = torch.device("cpu")
 STATES_OF_PRODUCTS = ["high precision", "fp32_precision", "autocast"]

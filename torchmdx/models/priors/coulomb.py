@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
+from torchmdx.models.priors.bulk import BulkSums
 from torchmdx.models.priors.ewald import KeptVectors, KVectors
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.models.priors.reciprocal import reciprocal_energies
@@ -131,6 +132,7 @@ class Coulomb(Prior):
 
     Attributes:
         kept: The vectors of an engine's Ewald sums; None: chosen for every evaluation.
+        bulk: Vectors and buffers of the batch that is evaluated, in a training step; None: as `kept` says.
     """
 
     config: CoulombConfig
@@ -143,6 +145,7 @@ class Coulomb(Prior):
         self.sees_all_pairs = not config.cut_in_vacuum
         self.splitting = Splitting.of(config.accuracy, float(config.cutoff)) if config.sums_lattice else None
         self.kept: KeptVectors | None = None
+        self.bulk: BulkSums | None = None
         weights = torch.tensor(config.weights or (1.0,) * sets, dtype=torch.float64)
         if len(weights) not in (sets, sets * channels):
             raise ValueError(
@@ -235,6 +238,9 @@ class Coulomb(Prior):
     def beyond_cutoff(self, geometry: Geometry, charges: Tensor) -> Tensor:
         """Energies [N] of an Ewald sum's part over the reciprocal lattice. Raises ValueError as `KVectors.of`."""
         batch, lattice = geometry.batch, geometry.lattice
+        if self.bulk is not None and lattice is not None:
+            given = (lattice.positions, lattice.cell, charges, self.weights)
+            return self.config.strength * self.bulk.energies(*given)
         if not shapes_are_fixed(batch.positions) and not bool(batch.pbc.any()):
             return charges.new_zeros(batch.num_atoms)
         assert lattice is not None, "engines and evaluations give it to every prior"
