@@ -74,21 +74,22 @@ def job(program: str, data: Path, seed: int, rate: float, budget: float | None, 
 
 
 def listed(options: argparse.Namespace) -> tuple[list[list[str]], list[list[str]]]:
-    """Arguments of the jobs of the processor, program by program, and of the GPU, seed by seed."""
+    """Arguments of the jobs of the processor and of the GPU, seed by seed."""
     seeds, sets = options.seeds.split(","), options.sets.split(",")
+    rates = RATES | {"torchmdx": tuple(map(float, options.rates.split(",")))}
     of_cpu = [
         [program, data, seed, str(rate), str(options.budget), "cpu"]
-        for program in options.programs.split(",")
         for seed in seeds
         for data in sets
-        for rate in RATES[program]
+        for program in options.programs.split(",")
+        for rate in rates[program]
         if seed == seeds[0] or (program, rate) not in ONCE
     ]
     of_gpu = [
         ["torchmdx", data, seed, str(rate), "none", "cuda"]
         for seed in seeds
         for data in sets
-        for rate in RATES["torchmdx"]
+        for rate in rates["torchmdx"]
         if options.gpu
     ]
     return of_cpu, of_gpu
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--sets", default="clusters,molecules")
     parser.add_argument("--programs", default=",".join(RATES))
+    parser.add_argument("--rates", default=",".join(map(str, RATES["torchmdx"])), help="of torchmdx")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--deadline", type=float, default=1e9, help="s")
     parser.add_argument("--job", nargs=6, help=argparse.SUPPRESS)
