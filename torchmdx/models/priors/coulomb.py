@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
-from torchmdx.models.priors.bulk import BulkSums
 from torchmdx.models.priors.ewald import KeptVectors, KVectors
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.models.priors.reciprocal import reciprocal_energies
 from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import COULOMB
+
+if TYPE_CHECKING:
+    from torchmdx.models.priors.bulk import BulkSums
 
 BACKGROUND = (
     "sums the Coulomb energy of a periodic system with a total charge of {charge:+g} e, which a uniform background "
@@ -176,8 +178,7 @@ class Coulomb(Prior):
     @property
     def sums(self) -> str | None:
         """A description of its Ewald sum; None with a reaction field."""
-        split = self.splitting
-        if split is None:
+        if (split := self.splitting) is None:
             return None
         pairs = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {round(split.cutoff, 2):g} Å"
         latest = None if self.kept is None else self.kept.latest
