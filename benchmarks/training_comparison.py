@@ -133,26 +133,29 @@ def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+MEASURED = ("cpu_s", "epochs", "force_mae", "force_rmse", "tail_mae", "tail_rmse", "energy_mae", "energy_rmse")
+
+
+def means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds, one row for each set, program and rate, with the number of seeds and deviations of forces."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if "error" not in row:
+            groups.setdefault(tuple(row.get(name) for name in ("set", "program", "rate", "settings")), []).append(row)
+    found = []
+    for (name, program, rate, settings), some in groups.items():
+        row = {"set": name, "program": program, "rate": rate, "seed": "mean", "seeds": len(some)}
+        row |= {"settings": settings} if settings else {}
+        row |= {key: round(float(np.mean([one[key] for one in some])), 1) for key in MEASURED}
+        found.append(row | {"force_rmse_deviation": round(float(np.std([one["force_rmse"] for one in some])), 1)})
+    return found
+
+
 def record(rows: list[dict[str, Any]]) -> Path:
     from benchmarks.record import write
 
     key = ("set", "program", "rate", "seed")
-    return write("training_comparison", sorted(rows, key=lambda row: [str(row[name]) for name in key]))
-
-
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Means over seeds, one line for each program and rate."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        if "error" not in row:
-            key = tuple(row.get(name) for name in ("set", "settings", "program", "rate"))
-            groups.setdefault(key, []).append(row)
-    names = ("cpu_s", "epochs", "force_mae", "force_rmse", "tail_rmse", "energy_mae", "energy_rmse")
-    return [
-        " ".join(map(str, key)) + f" x{len(some)}: "
-        + ", ".join(f"{name} {np.mean([row[name] for row in some]):.1f}" for name in names)
-        for key, some in sorted(groups.items(), key=str)
-    ]  # fmt: skip
+    return write("training_comparison", sorted([*rows, *means(rows)], key=lambda row: [str(row[name]) for name in key]))
 
 
 def main() -> None:
@@ -179,7 +182,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         return
     rows = run_all(options)
-    print("\n".join(table(rows)))
+    print(*means(rows), sep="\n")
     print(record(rows))
 
 
