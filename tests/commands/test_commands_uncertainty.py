@@ -1,5 +1,8 @@
 """`torchmdx uncertainty`: what it writes where, which frames it takes, and what it refuses."""
 
+import os
+from pathlib import Path
+
 import ase.io
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ from torchmdx.datasets.splits import split, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.models.heads import MultiHead
 from torchmdx.report.rigidity import add_uncertainty
+
+RELEASED = Path(os.environ.get("RELEASED_POTENTIALS", "released")) / "TensorNet-MatPES-PBE-v2025.1-PES"
 
 
 @pytest.fixture
@@ -118,3 +123,17 @@ def test_what_cannot_be_done_is_refused(folder, capsys, words, text):
     assert run(*words) == 2
     assert text in capsys.readouterr().err
     assert (folder / "model.safetensors").read_bytes() == content
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not RELEASED.is_dir(), reason="needs the released potentials, in the folder $RELEASED_POTENTIALS")
+def test_a_released_potential_gets_it(folder):
+    """A gated head, of a folder of matgl, on frames that it was not trained on."""
+    words = ("--fit-references", "--force-atoms", 0, "-o", "released.safetensors")
+    assert run(RELEASED, "frames.xyz", *words) == 0
+    found = torchmdx.load("released.safetensors")
+    assert found.uncertainty.size == found.config.num_channels + 1
+    atoms = ase.io.read("frames.xyz", 0)
+    atoms.calc = torchmdx.Calculator(found, device="cpu")
+    atoms.get_potential_energy()
+    assert 0 < atoms.calc.results["energies_uncertainty"].max() < 1e3

@@ -89,6 +89,7 @@ def test_training_forgets_it_and_copies_keep_it(make_kind):
         (dict(covariance=-EYE), "plus its regulariser 0.1 must be positive definite"),
         (dict(regulariser=0.0), "regulariser of an uncertainty must be > 0 and finite, got 0.0"),
         (dict(factor=-1.0), "factor of an uncertainty must be > 0 and finite, got -1.0"),
+        (dict(force_factor=0.0), "force_factor of an uncertainty must be > 0 and finite, got 0.0"),
         (dict(num_frames=-1), "num_frames of an uncertainty must be a whole number >= 0, got -1"),
         (dict(quantiles={1.5: 2.0}), "for coverages between 0 and 1, got 2.0 for 1.5"),
         (dict(quantiles={0.5: -2.0}), "quantiles of an uncertainty must be >= 0.* got -2.0 for 0.5"),
@@ -125,7 +126,9 @@ def test_potentials_and_sizes_that_do_not_fit_are_refused(make_kind):
 
 @pytest.fixture
 def saved(make_kind, tmp_path):
-    potential = uncertain(make_kind("tensornet"), quantiles={0.5: 0.7, 0.9: 1.6}, num_frames=7, num_calibration=12)
+    potential = uncertain(
+        make_kind("tensornet"), quantiles={0.5: 0.7, 0.9: 1.6}, num_frames=7, num_calibration=12, force_factor=0.6
+    )
     torchmdx.save(potential, tmp_path / "model.safetensors")
     return potential, tmp_path / "model.safetensors"
 
@@ -142,7 +145,7 @@ def test_files_hold_it(saved, make_kind, batch):
     potential, path = saved
     found = torchmdx.load(path)
     assert torch.equal(found.uncertainty.covariance, potential.uncertainty.covariance)
-    for name in ("regulariser", "factor", "quantiles", "num_frames", "num_calibration"):
+    for name in ("regulariser", "factor", "quantiles", "num_frames", "num_calibration", "force_factor"):
         assert getattr(found.uncertainty, name) == getattr(potential.uncertainty, name)
     assert torch.equal(evaluate(found, batch).energy_uncertainty, evaluate(potential, batch).energy_uncertainty)
     with safe_open(path, framework="pt") as file:
@@ -230,7 +233,7 @@ def test_unknown_settings_of_a_later_version_are_ignored(saved):
     path = saved[1]
     with safe_open(path, framework="pt") as file:
         settings = json.loads(file.metadata()["uncertainty"])
-    rewrite(path, lambda tensors: None, uncertainty=json.dumps(settings | {"force_factor": 2.0}))
+    rewrite(path, lambda tensors: None, uncertainty=json.dumps(settings | {"of_a_later_version": 2.0}))
     assert torchmdx.load(path).uncertainty.num_frames == 7
 
 

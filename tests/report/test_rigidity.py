@@ -10,6 +10,7 @@ from frame_sets import frames_of, write_store
 from uncertain import features_by_autograd
 
 from torchmdx import Batch, System, evaluate
+from torchmdx.evaluation.properties import force_uncertainties
 from torchmdx.report import rigidity
 from torchmdx.report.predictor import Predictor
 from torchmdx.report.rigidity import Inputs, NoCalibration, add_uncertainty, calibrated, conformal_quantiles
@@ -157,3 +158,21 @@ def test_a_potential_gets_it_and_predictions_have_it(potential, labelled):
     shift = store_of(frames, others, store.path.parent / "others")
     add_uncertainty(potential, train, (shift, np.arange(24)), warn=warned.append)
     assert "--fit-references" in warned[0]
+
+
+def test_the_factor_of_forces_makes_their_errors_as_large(potential, labelled):
+    store, frames, _ = labelled
+    train, held_out = (store, np.arange(12)), (store, np.arange(12, 24))
+    known = add_uncertainty(potential, train, held_out, dtype=torch.float64, force_atoms=20)
+    drawn = np.random.default_rng(0).permutation(np.arange(12, 24))
+    ratios, atoms = [], 0
+    for index in drawn:  # labels of forces are zero
+        if ratios and atoms + len(frames[index]) > 20:
+            break
+        atoms += len(frames[index])
+        system = System.from_ase(frames[index])
+        squares = (evaluate(known, system).forces ** 2).sum(-1) / force_uncertainties(known, system) ** 2
+        ratios.append(float(squares.mean()))
+    assert len(ratios) >= 2
+    assert np.mean(ratios) == pytest.approx(1, rel=1e-6)
+    assert add_uncertainty(potential, train, held_out, dtype=torch.float64).uncertainty.force_factor is None

@@ -19,6 +19,7 @@ from torchmdx.ase.atoms import changes_between, charge_results, has_only_moved, 
 from torchmdx.ase.parameters import CHANGEABLE, DEFAULTS, changeable, require_changeable, require_known
 from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, dtype_named, prepare_potential
 from torchmdx.evaluation.properties.descriptors import descriptors
+from torchmdx.evaluation.properties.force_uncertainty import force_uncertainties
 from torchmdx.evaluation.properties.hessian import hessian
 from torchmdx.models.digest import origin_of
 from torchmdx.models.ensemble import Ensemble
@@ -36,8 +37,9 @@ from torchmdx.structures.total_charge import charge_of, checked_charge
 
 
 @one_thread_at_a_time(
-    "set", "reset", "calculate", "get_property", "get_descriptors", "get_hessian", "report", "__getstate__"
-)
+    "set", "reset", "calculate", "get_property", "get_descriptors", "get_hessian", "get_forces_uncertainty", "report",
+    "__getstate__",
+)  # fmt: skip
 class Calculator(AseCalculator):
     """Energy, energies, forces and stress of a potential, for anything in ASE that takes a calculator.
 
@@ -237,6 +239,16 @@ class Calculator(AseCalculator):
         system = self._system_of(atoms)
         chosen = None if indices is None else np.arange(system.num_atoms)[list(indices)].tolist()
         return hessian(self.potential, system, chosen).cpu().numpy()
+
+    def get_forces_uncertainty(self, atoms: Atoms | None = None) -> NDArray[np.float64]:
+        """The uncertainty of the force on each atom [N], eV/Å, of a potential that knows its uncertainty.
+
+        It takes a backward pass for each input of the last layer. atoms: None for those of the last calculation. Raises
+        ValueError for a potential that does not know it, and for an ensemble, which has `forces_spread`.
+        """
+        if isinstance(self.potential, Ensemble):
+            raise ValueError("get_forces_uncertainty needs a single potential, got an ensemble: use forces_spread")
+        return force_uncertainties(self.potential, self._system_of(atoms)).cpu().numpy()
 
     def _system_of(self, atoms: Atoms | None) -> System:
         system = System.from_ase(self._given_or_last(atoms), self.charge)

@@ -65,6 +65,13 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="leave out of the errors what energies of elements explain, for labels with other reference energies",
     )
+    parser.add_argument(
+        "--force-atoms",
+        type=int,
+        default=200,
+        metavar="N",
+        help="calibrate the uncertainties of forces by frames with about N atoms in all; 0: not at all (default: 200)",
+    )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
@@ -99,9 +106,16 @@ def run(options: argparse.Namespace) -> int:
         train, held_out = _sets(options, sources)
         try:
             found = add_uncertainty(
-                potential, train, held_out, device=choose_device(options.device), dtype=getattr(torch, options.dtype),
-                fit_references=options.fit_references, progress=advanced, warn=lambda text: say(f"warning: {text}"),
-            ).uncertainty  # fmt: skip
+                potential,
+                train,
+                held_out,
+                device=choose_device(options.device),
+                dtype=getattr(torch, options.dtype),
+                fit_references=options.fit_references,
+                force_atoms=options.force_atoms,
+                progress=advanced,
+                warn=lambda text: say(f"warning: {text}"),
+            ).uncertainty
         finally:
             line.finish()
     assert found is not None
@@ -120,6 +134,8 @@ def _require_possible(options: argparse.Namespace) -> None:
     """Raises ValueError for options that exclude each other, and for values that cannot be used."""
     if options.calibration and options.split:
         raise ValueError("--calibration and --split both name frames for the scale: give one of them")
+    if options.force_atoms < 0:
+        raise ValueError(f"--force-atoms must be >= 0, got {options.force_atoms}")
     if not 0 < options.fraction < 1:
         raise ValueError(f"--fraction must be between 0 and 1, got {options.fraction:g}")
 
@@ -174,4 +190,6 @@ def _print(found: Uncertainty, output: Path) -> None:
     print(f"calibration: {counted(found.num_calibration, 'frame')}, factor {number(found.factor)} eV")
     for coverage, value in sorted(found.quantiles.items()):
         print(f"  {coverage:5.1%} of energies within {value:.2f} times the uncertainty")
+    if found.force_factor is not None:
+        print(f"forces: factor {number(found.force_factor)} eV")
     print(output)

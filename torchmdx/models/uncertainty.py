@@ -54,6 +54,7 @@ class Uncertainty:
         factor: a, eV.
         quantiles: q by coverage p; a coverage that needs more calibration frames than there were is left out.
         num_calibration: Frames by which factor and quantiles were chosen; 0 for values that were set.
+        force_factor: That of forces, eV; None if no forces have calibrated it: then it is `factor`.
     """
 
     covariance: Tensor
@@ -62,6 +63,7 @@ class Uncertainty:
     quantiles: Mapping[float, float] = field(default_factory=dict)
     num_frames: int = 0
     num_calibration: int = 0
+    force_factor: float | None = None
 
     def __post_init__(self) -> None:
         c = self.covariance
@@ -73,8 +75,10 @@ class Uncertainty:
             raise ValueError("covariance of an uncertainty must be finite, got NaN or infinity")
         if not torch.allclose(c, c.T, rtol=1e-9, atol=1e-12 * float(c.abs().max())):
             raise ValueError("covariance of an uncertainty must be symmetric, got one that is not")
-        for name in ("regulariser", "factor"):
+        for name in ("regulariser", "factor", "force_factor"):
             value = getattr(self, name)
+            if name == "force_factor" and value is None:
+                continue
             if not (type(value) in (int, float) and math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} of an uncertainty must be > 0 and finite, got {value!r}")
         for name in ("num_frames", "num_calibration"):
@@ -93,6 +97,11 @@ class Uncertainty:
     def size(self) -> int:
         """D, of the features with that of the bias."""
         return len(self.covariance)
+
+    @property
+    def force_factor_or_factor(self) -> float:
+        """The factor of forces, eV; that of energies if it is not known."""
+        return self.factor if self.force_factor is None else self.force_factor
 
     @functools.cached_property
     def root(self) -> Tensor:
@@ -129,7 +138,7 @@ class Uncertainty:
 
     def settings_text(self) -> str:
         """All but the covariance, as JSON for a file."""
-        numbers: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in (*NUMBERS, "force_factor")}
         return json.dumps(numbers | {"quantiles": [[p, q] for p, q in sorted(self.quantiles.items())]})
 
     @classmethod
@@ -142,6 +151,7 @@ class Uncertainty:
         try:
             values = parse_json(text)
             numbers = {name: values[name] for name in NUMBERS}
+            numbers["force_factor"] = values.get("force_factor")
             quantiles = {float(p): float(q) for p, q in values["quantiles"]}
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the settings of an uncertainty must be a JSON object, got {text[:80]!r}") from error

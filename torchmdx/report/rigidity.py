@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.datasets.store import Store
+from torchmdx.evaluation.derivatives import evaluate
+from torchmdx.evaluation.properties.force_uncertainty import force_uncertainties
 from torchmdx.models.potential import Potential
 from torchmdx.models.uncertainty import Uncertainty, last_layer_size, with_uncertainty
 from torchmdx.report.composition import compositions
@@ -163,6 +165,7 @@ def add_uncertainty(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     fit_references: bool = False,
+    force_atoms: int = 0,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Potential:
@@ -174,6 +177,8 @@ def add_uncertainty(
         device, dtype: Of the evaluations; None: the device of the potential.
         fit_references: Leave out of the errors what energies of elements explain, for labels whose energies count from
             other references than the potential's.
+        force_atoms: Calibrate the uncertainties of forces too, by frames with about so many atoms in all: a backward
+            pass for each input of the last layer.
         warn: Called with a remark, if the errors seem to need that.
 
     Raises:
@@ -191,4 +196,36 @@ def add_uncertainty(
             "energies of the elements explain most of the errors of the calibration frames: if their energies count "
             "from other references than those of the potential, leave these out with --fit-references"
         )
-    return with_uncertainty(potential, calibrated(covariance, len(known), errors))
+    found = with_uncertainty(potential, calibrated(covariance, len(known), errors))
+    if force_atoms > 0 and (factor := force_factor(found, *held_out, force_atoms)) is not None:
+        assert found.uncertainty is not None
+        found = with_uncertainty(potential, replace(found.uncertainty, force_factor=factor))
+    return found
+
+
+def force_factor(potential: Potential, store: Store, indices: Indices, most_atoms: int) -> float | None:
+    """The factor under which the errors of forces are most likely, if they are Gaussian; None without any.
+
+    b² = a² mean(|ΔF_i|² / σ(F_i)²) over atoms, each frame with the same weight, of frames drawn at random.
+    """
+    assert potential.uncertainty is not None
+    plain = replace(potential.uncertainty, force_factor=potential.uncertainty.factor)
+    potential, atoms = with_uncertainty(potential, plain), 0
+    ratios: list[float] = []
+    for index in np.random.default_rng(0).permutation(indices):
+        frame = store.gather(np.array([index]))
+        known: NDArray[np.bool_] = np.asarray(np.isfinite(frame.forces).all(axis=1))
+        if not known.any():
+            continue
+        if ratios and atoms + len(known) > most_atoms:
+            break
+        atoms += len(known)
+        system = frame.system(0)
+        forces = evaluate(potential, system).forces
+        assert forces is not None
+        errors = ((forces.double().cpu().numpy() - frame.forces) ** 2).sum(1)
+        sigma = force_uncertainties(potential, system).cpu().numpy()
+        known &= sigma > 0  # an atom alone has no force
+        ratios += [float((errors[known] / sigma[known] ** 2).mean())] if known.any() else []
+    found = plain.factor * math.sqrt(float(np.mean(ratios))) if ratios else 0.0
+    return found if found > 0 else None
