@@ -123,7 +123,7 @@ def test_set_changes_mode_and_limit(make_potential, ethanol, tmp_path):
         (dict(mode="fast"), ValueError, "mode must be one of auto, graph, eager, got 'fast'"),
         (dict(mode="graph"), GraphRefused, "mode 'graph' needs a CUDA GPU"),
         (dict(max_force_spread=0.1), ValueError, "max_force_spread needs an ensemble"),
-        (dict(spread_file="a.xyz"), ValueError, "spread_file needs max_force_spread, got 'a.xyz' without it"),
+        (dict(spread_file="a.xyz"), ValueError, "spread_file needs max_uncertainty, got 'a.xyz' without it"),
     ],
 )
 def test_set_refuses_by_name_and_changes_nothing(calculator, ethanol, given, error, message):

@@ -30,6 +30,7 @@ ASSUMED = {
     "docs/ase_recipes.md": "model.safetensors crystal.cif",
     "docs/coming_from.md": "a.xyz",
     "docs/data.md": "train.xyz more/one.npz rmd17_aspirin.npz",
+    "docs/uncertainty.md": "model.safetensors train.xyz test.xyz frames.xyz",
     "docs/label.md": "frames.xyz runs/one.traj a.xyz model.safetensors",
     "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",
     "docs/tutorial_materials.md": "materials.safetensors",

@@ -214,10 +214,10 @@ def test_version_1_is_read(data, saved):
         assert torch.equal(value, potential.state_dict()[name])
 
 
-@pytest.mark.parametrize(("version", "advice"), [("4", "; update torchmdx"), ("0", "$"), ("one", "$")])
+@pytest.mark.parametrize(("version", "advice"), [("5", "; update torchmdx"), ("0", "$"), ("one", "$")])
 def test_another_format_version_is_refused(saved, version, advice):
     rewrite(saved, format_version=version)
-    with pytest.raises(ValueError, match=f"reads format versions 1, 2, 3, '.*' has version '{version}'{advice}"):
+    with pytest.raises(ValueError, match=f"reads format versions 1, 2, 3, 4, '.*' has version '{version}'{advice}"):
         torchmdx.load(saved)
 
 

@@ -25,7 +25,11 @@ class Gas:
         n, s = batch.num_atoms, batch.num_systems
         self.bulk, self.rest, self.cell = bulk, rest, None
         self.buffers = SimpleNamespace(
-            order=torch.arange(n), images=torch.zeros(n, 3), origin=torch.zeros(s, 3), far=torch.zeros(())
+            order=torch.arange(n),
+            images=torch.zeros(n, 3),
+            origin=torch.zeros(s, 3),
+            far=torch.zeros(()),
+            doubts=None,
         )
         self.num_evaluations = 0
 
@@ -37,7 +41,6 @@ class Gas:
             energy=0.5 * self.bulk * strain**2 / self.rest,
             forces=np.zeros_like(positions),
             stress=slope[:, None, None] * np.eye(3),
-            energy_spread=None,
         )
 
 

@@ -28,7 +28,7 @@ def buffers_of(state):
         "energy": torch.zeros_like(state.energy),
         "flags": torch.zeros(NUM_FLAGS, dtype=torch.int64, device=DEVICE),
     }
-    return SimpleNamespace(inputs=inputs, outputs=outputs)
+    return SimpleNamespace(inputs=inputs, outputs=outputs, doubts=None)
 
 
 def take(state, buffers):

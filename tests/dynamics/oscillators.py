@@ -28,7 +28,11 @@ class Springs:
         n, s = batch.num_atoms, batch.num_systems
         self.system, self.stiffness, self.num_systems = batch.system_index.numpy(), stiffness, s
         self.buffers = SimpleNamespace(
-            order=torch.arange(n), images=torch.zeros(n, 3), origin=torch.zeros(s, 3), far=torch.zeros(())
+            order=torch.arange(n),
+            images=torch.zeros(n, 3),
+            origin=torch.zeros(s, 3),
+            far=torch.zeros(()),
+            doubts=None,
         )
         self.num_evaluations = 0
 
@@ -37,7 +41,7 @@ class Springs:
             raise NonFiniteError("positions are not finite")
         each = 0.5 * self.stiffness * (positions**2).sum(-1)
         energy = np.bincount(self.system, each, self.num_systems)
-        return SimpleNamespace(energy=energy, forces=-self.stiffness * positions, energy_spread=None)
+        return SimpleNamespace(energy=energy, forces=-self.stiffness * positions)
 
 
 def atoms_alone(sizes) -> Batch:

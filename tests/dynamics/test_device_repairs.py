@@ -78,7 +78,7 @@ def test_an_ensemble_that_disagrees_ends_the_run_at_the_step_before(make_potenti
     step = int(np.diff(largest).argmax()) + 1  # the first that exceeds what was before by so much
     limit = (largest[step - 1] + largest[step]) / 2
     loop = loops(ensemble, systems, **options)[1]
-    loop.step.buffers.most_spread.fill_(limit)
+    loop.step.buffers.most.fill_(limit)
     for _ in range(2):
         with pytest.raises(SpreadError, match=f"^step {step}: .* of structure [01]$") as caught:
             list(loop.snapshots(iter([3, 30])))
@@ -89,7 +89,7 @@ def test_an_ensemble_that_disagrees_ends_the_run_at_the_step_before(make_potenti
         alone = CapturedStep(ensemble, systems[caught.value.structure], mode="eager")(frame.positions)
         np.testing.assert_allclose(frame.forces, alone.forces, atol=1e-4)
         assert frame.force_spread.max() > limit
-    loop.step.buffers.most_spread.fill_(1e9)
+    loop.step.buffers.most.fill_(1e9)
     assert_same(at(loop, 20), found[20])
 
 

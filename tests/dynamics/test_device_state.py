@@ -8,7 +8,7 @@ from on_device import SIZES, buffers_of, device_state, take
 from oscillators import last, springs
 
 from torchmdx.dynamics.integrators import Bussi, Langevin, VelocityVerlet
-from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN
+from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW, SPREADS, UNCERTAIN
 
 pytest.importorskip("triton")
 
@@ -37,13 +37,14 @@ def test_spreads_are_those_of_the_committed_step():
     buffers = buffers_of(state)
     given = np.random.default_rng(0).random(sum(SIZES) + len(SIZES))
     spread = torch.as_tensor(given, device=DEVICE).split([sum(SIZES), len(SIZES)])
+    buffers.doubts = SPREADS
     buffers.outputs |= {"force_spread": spread[0].clone(), "energy_spread": spread[1].clone()}
     take(state, buffers)
     starts = np.concatenate([[0], np.cumsum(SIZES)])[:-1]
     for _ in range(2):
-        np.testing.assert_array_equal(state.energy_spread.cpu(), given[sum(SIZES) :])
+        np.testing.assert_array_equal(state.energy_doubt.cpu(), given[sum(SIZES) :])
         expected = np.maximum.reduceat(given[: sum(SIZES)], starts)
-        np.testing.assert_array_equal(state.largest_force_spread.cpu(), expected)
+        np.testing.assert_array_equal(state.largest_doubt.cpu(), expected)
         buffers.outputs["flags"][UNCERTAIN] = 1
         buffers.outputs["force_spread"].fill_(9)
         take(state, buffers)

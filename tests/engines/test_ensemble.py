@@ -207,7 +207,7 @@ def test_an_overflow_is_recovered_and_gives_no_alarm(several, crystal, device):
     step = CapturedStep(Ensemble(members), System.from_ase(wide), mode=insist(device), max_force_spread=100 * limit)
     for _ in range(4):
         step(*loose)
-    step.buffers.most_spread.fill_(limit)
+    step.buffers.most.fill_(limit)
     found = step(atoms.positions, atoms.cell.array)
     assert step.num_recoveries == 1
     np.testing.assert_allclose(found.force_spread, wanted.force_spread, atol=1e-5 * limit)

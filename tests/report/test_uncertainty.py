@@ -61,5 +61,7 @@ def test_values_that_do_not_vary_have_no_correlation():
         "error_over_spread": None,
         "correlation": None,
         "rank_correlation": None,
+        "miscalibration_area": None,
+        "negative_log_likelihood": None,
         "count": 0,
     }

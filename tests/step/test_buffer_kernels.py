@@ -8,7 +8,7 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN
+from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, SPREADS, UNCERTAIN
 from torchmdx.step.buffers import StepBuffers
 
 # Atoms of each system; more than 128 take several programs, an empty system has results all the same.
@@ -38,8 +38,8 @@ def make(sizes, dtype, stress=False, energies=False, spread=False, device="cpu",
         cell = rng.normal(size=(3, 3)) + 9 * np.eye(3)
         systems.append(System.create(rng.uniform(-30, 30, (size, 3)), np.ones(size, dtype=int), cell, pbc))
     batch = Batch.from_systems(systems).to(device)
-    buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread)
-    buffers.most_spread.fill_(MOST_SPREAD)
+    buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, doubts=SPREADS if spread else None)
+    buffers.most.fill_(MOST_SPREAD)
     buffers.inputs["positions"].copy_(batch.positions)
     buffers.inputs["cell"].copy_(batch.cell)
     # Any order within systems, so that the model's system_index does not change.

@@ -92,6 +92,11 @@ def results_of(result: StepResult, atoms: Atoms) -> dict[str, Any]:
         found["stress"] = full_3x3_to_voigt_6_stress(result.stress[0])
     if result.energy_spread is not None:
         found |= {"energy_spread": float(result.energy_spread[0]), "forces_spread": result.force_spread}
+    if result.energy_uncertainty is not None:
+        found |= {
+            "energy_uncertainty": float(result.energy_uncertainty[0]),
+            "energies_uncertainty": result.energies_uncertainty,
+        }
     return found
 
 

@@ -23,12 +23,14 @@ from torchmdx.evaluation.properties.hessian import hessian
 from torchmdx.models.digest import origin_of
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
+from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.divided_pool import Pool, pool_for
 from torchmdx.step.divided_step import DividedReport, chosen_devices
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.spread_limit import SpreadLimit
+from torchmdx.step.uncertainty import wants_uncertainty
 from torchmdx.structures.system import System
 from torchmdx.structures.total_charge import charge_of, checked_charge
 
@@ -47,11 +49,13 @@ class Calculator(AseCalculator):
     Stress has ASE's convention: ∂E/∂strain / volume in Voigt order, eV/Å³. It needs a cell with three lattice vectors.
     A potential that predicts partial charges also provides charges, e, and for structures that are not periodic the
     dipole, e Å, relative to the centre of nuclear charge, which matters for ions. An ensemble provides means, and the
-    standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom.
+    standard deviations over members as `results["energy_spread"]`, eV, and `results["forces_spread"]`, eV/Å, by atom. A
+    single potential that knows its uncertainty provides `results["energy_uncertainty"]`, eV, and by atom
+    `results["energies_uncertainty"]`, eV.
 
-    `set(charge=1)` changes charge, mode, max_force_spread or spread_file; `parameters` holds all, with name and hash of
-    the potential, and so do rows of `ase.db`. Copies and pickles have no steps. Threads that share a calculator take
-    turns, but `results` holds the last result of any thread.
+    `set(charge=1)` changes charge, mode, max_force_spread, max_uncertainty or spread_file; `parameters` holds all, with
+    name and hash of the potential, and so do rows of `ase.db`. Copies and pickles have no steps. Threads that share a
+    calculator take turns, but `results` holds the last result of any thread.
 
     Args:
         potential: A Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
@@ -65,6 +69,9 @@ class Calculator(AseCalculator):
             `torchmdx.structures.total_charge`.
         max_force_spread: For an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
             spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
+        max_uncertainty: The same for a single potential that knows its uncertainty: eV, of the energy of an atom;
+            raises UncertaintyError.
+        uncertainty: Whether uncertainties are computed; None: if the potential knows them and there is one device.
         coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
             `torchmdx.load`.
         head: Of a file with several; None: its default.
@@ -86,6 +93,8 @@ class Calculator(AseCalculator):
         charge: float | None = None,
         max_force_spread: float | None = None,
         spread_file: str | Path | None = None,
+        max_uncertainty: float | None = None,
+        uncertainty: bool | None = None,
         coulomb_cutoff: float | None = None,
         coulomb: str | None = None,
         coulomb_accuracy: float | None = None,
@@ -106,14 +115,22 @@ class Calculator(AseCalculator):
             self.implemented_properties = [*self.implemented_properties, "charges", "dipole"]
         if isinstance(self.potential, Ensemble):
             self.implemented_properties = [*self.implemented_properties, "energy_spread", "forces_spread"]
+        if wants_uncertainty(self.potential, several, uncertainty, max_uncertainty):
+            self.implemented_properties = [*self.implemented_properties, *UNCERTAINTIES]
         self._last_charge: float | None = None
         self._system: System | None = None  # of the last calculation; None while it may not be that of `atoms`
         self._asked_about: tuple[bytes, float, bool] | None = None
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
         self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, coulomb_accuracy=coulomb_accuracy)
-        self.parameters.update(head=head, **origin_of(self.potential).info)
-        self._adopt(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=spread_file)
+        self.parameters.update(head=head, uncertainty=uncertainty, **origin_of(self.potential).info)
+        self._adopt(
+            charge=charge,
+            mode=mode,
+            max_force_spread=max_force_spread,
+            spread_file=spread_file,
+            max_uncertainty=max_uncertainty,
+        )
         self.pool = self._make_pool(stress=False)
 
     @property
@@ -144,7 +161,7 @@ class Calculator(AseCalculator):
         if not parameters:  # as called by ASE
             return {}
         require_changeable(parameters)
-        before = {name: self.parameters[name] for name in CHANGEABLE}
+        before: dict[str, Any] = {name: self.parameters.get(name) for name in CHANGEABLE}  # older pickles lack some
         self._adopt(**(before | parameters))
         if self.mode != before["mode"]:
             self.pool = self._make_pool(stress=self.pool.stress)
@@ -154,15 +171,27 @@ class Calculator(AseCalculator):
         return changed
 
     def _adopt(
-        self, *, charge: float | None, mode: str, max_force_spread: float | None, spread_file: str | Path | None
+        self,
+        *,
+        charge: float | None,
+        mode: str,
+        max_force_spread: float | None,
+        max_uncertainty: float | None,
+        spread_file: str | Path | None,
     ) -> None:
         """Checks these parameters, then stores them."""
         require_mode(mode, self.potential.device)
         charge = None if charge is None else checked_charge(charge)
         file = None if spread_file is None else str(spread_file)
-        if (max_force_spread, file) != (self.parameters["max_force_spread"], self.parameters["spread_file"]):
-            self.limit = SpreadLimit.of(self.potential, max_force_spread, file)
-        self.parameters.update(charge=charge, mode=mode, max_force_spread=max_force_spread, spread_file=file)
+        limits: dict[str, Any] = dict(
+            max_force_spread=max_force_spread, max_uncertainty=max_uncertainty, spread_file=file
+        )
+        if limits != {name: self.parameters.get(name) for name in limits}:  # older pickles lack one
+            wants_uncertainty(
+                self.potential, self.parameters["devices"], self.parameters.get("uncertainty"), max_uncertainty
+            )
+            self.limit = SpreadLimit.of(self.potential, max_force_spread, file, max_uncertainty)
+        self.parameters.update(charge=charge, mode=mode, **limits)
 
     def __getstate__(self) -> dict[str, Any]:
         state = vars(self) | {"results": dict(self.results), "stress": self.pool.stress}
@@ -180,7 +209,10 @@ class Calculator(AseCalculator):
 
     def _make_pool(self, *, stress: bool) -> Pool:
         devices, engine = self.parameters["devices"], self.parameters.get("engine")  # absent in older pickles
-        return pool_for(self.potential, devices, engine=engine, mode=self.mode, stress=stress, precision=self.dtype)
+        options: dict[str, Any] = dict(mode=self.mode, stress=stress, precision=self.dtype)
+        if wants_uncertainty(self.potential, devices, self.parameters.get("uncertainty")):
+            options["uncertainty"] = True
+        return pool_for(self.potential, devices, engine=engine, **options)
 
     def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 # Parameters that `Calculator.set` changes, and those for which a new calculator is needed.
-CHANGEABLE = ("charge", "mode", "max_force_spread", "spread_file")
+CHANGEABLE = ("charge", "mode", "max_force_spread", "max_uncertainty", "spread_file")
 DEFAULTS = dict(
     dtype="float32", mode="auto", engine=None, devices=None, charge=None, max_force_spread=None, spread_file=None,
-    coulomb_cutoff=None, coulomb=None, coulomb_accuracy=None, head=None,
+    max_uncertainty=None, uncertainty=None, coulomb_cutoff=None, coulomb=None, coulomb_accuracy=None, head=None,
 )  # fmt: skip
 FIXED = (
     "potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb", "coulomb_accuracy", "head",
+    "uncertainty",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from torchmdx.checkpoints.run_folder import TOGETHER, files_in
 from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff_of_one
 from torchmdx.models.ensemble import UNCALIBRATED, Ensemble, require_alike
 from torchmdx.models.potential import Potential
+from torchmdx.models.uncertainty import Uncertainty
 from torchmdx.runtime.files import write_whole
 from torchmdx.runtime.isolation import isolated
 
@@ -44,6 +45,16 @@ def save(potential: Potential | Ensemble, path: str | Path, *, report: Report | 
     else:
         content = own.to_bytes(potential, report)
     write_whole(Path(path), content)
+
+
+def with_uncertainty_in(source: str | Path, uncertainty: Uncertainty, head: str | None = None) -> bytes | None:
+    """The content of a file of torchmdx with this uncertainty, all else as it is; None for another format.
+
+    Args:
+        head: Of a file with several; None: the one in `source`, else the default.
+    """
+    file = opened(with_head(source, head))
+    return own.with_uncertainty(file, uncertainty) if own.recognizes(file) else None
 
 
 @isolated

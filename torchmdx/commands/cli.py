@@ -30,6 +30,7 @@ from torchmdx.commands import (
     relax,
     serve,
     train,
+    uncertainty,
     view,
 )
 from torchmdx.commands.console import BAD_INPUT, end_of_pipe, open_closed_streams, plain_warnings, print_error
@@ -51,6 +52,7 @@ COMMANDS = (
     train,
     distill,
     evaluate,
+    uncertainty,
     convert,
     export,
     serve,

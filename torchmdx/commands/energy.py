@@ -29,7 +29,8 @@ def add_parser(subparsers: Any) -> None:
         help="print energy, forces and stress of structures",
         description="Prints the energy (eV), the largest force (eV/Å) and, for crystals, the pressure (GPa). "
         "--json prints all forces (eV/Å) and stresses (eV/Å³). -o writes the structures with energy, forces and stress "
-        "under these names, as ASE reads them, and for an ensemble energy_spread and forces_spread.",
+        "under these names, as ASE reads them, for an ensemble energy_spread and forces_spread, and for a single "
+        "potential that knows its uncertainty energy_uncertainty and energies_uncertainty.",
     )
     add_structure_files(parser)
     add_model_options(parser)
@@ -128,6 +129,9 @@ def _evaluate(atoms: Atoms) -> dict[str, Any]:
     results = atoms.calc.results
     if "energy_spread" in results:
         row |= {"energy_spread": results["energy_spread"], "forces_spread": results["forces_spread"].tolist()}
+    if "energy_uncertainty" in results:
+        of_atoms = results["energies_uncertainty"].tolist()
+        row |= {"energy_uncertainty": results["energy_uncertainty"], "energies_uncertainty": of_atoms}
     return row
 
 
@@ -149,17 +153,25 @@ def _print_row(number: int, atoms: Atoms, row: dict[str, Any], with_forces: bool
 
     from torchmdx.structures.units import GPA
 
-    several = "energy_spread" in row
+    columns: list[tuple[str, str]] = []
+    if "energy_spread" in row:
+        most = max(row["forces_spread"], default=0.0)
+        columns = [(f"{'its spread':>12}", f"{row['energy_spread']:>12.6f}")]
+        columns += [(f"{'max force spread':>18}", f"{most:>18.6f}")]
+    elif "energy_uncertainty" in row:
+        most = max(row["energies_uncertainty"], default=0.0)
+        columns = [(f"{'uncertainty':>12}", f"{row['energy_uncertainty']:>12.6f}")]
+        columns += [(f"{'most of an atom':>18}", f"{most:>18.6f}")]
     if head:
-        spreads = f" {'its spread':>12} {'max force spread':>18}" if several else ""
-        print(f"{'#':>4} {'formula':<20} {'energy / eV':>18} {'max force / eV/Å':>18} {'pressure / GPa':>15}{spreads}")
+        titles = "".join(f" {title}" for title, _ in columns)
+        print(f"{'#':>4} {'formula':<20} {'energy / eV':>18} {'max force / eV/Å':>18} {'pressure / GPa':>15}{titles}")
     if "error" in row:
         print(f"{number:>4} {row['formula']:<20} failed: {row['error']}")
         return
     largest = np.linalg.norm(np.reshape(row["forces"], (-1, 3)), axis=1).max(initial=0.0)
     pressure = f"{-np.trace(row['stress']) / 3 / GPA:15.4f}" if "stress" in row else f"{'-':>15}"
-    spreads = f" {row['energy_spread']:>12.6f} {max(row['forces_spread'], default=0.0):>18.6f}" if several else ""
-    print(f"{number:>4} {row['formula']:<20} {row['energy']:>18.8f} {largest:>18.6f} {pressure}{spreads}")
+    doubts = "".join(f" {value}" for _, value in columns)
+    print(f"{number:>4} {row['formula']:<20} {row['energy']:>18.8f} {largest:>18.6f} {pressure}{doubts}")
     if with_forces:
         for symbol, force in zip(atoms.symbols, row["forces"], strict=True):
             print("     {:<3} {:>14.8f} {:>14.8f} {:>14.8f}".format(symbol, *force))

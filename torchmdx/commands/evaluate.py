@@ -31,7 +31,7 @@ convert large ones once, with `torchmdx data convert`.
 
 --predictions writes extended XYZ with the labels as energy, forces and stress, and predicted_energy (eV),
 predicted_forces (eV/Å), predicted_stress (eV/Å³), charge, set, file and frame; of an ensemble also energy_spread (eV)
-and forces_spread (eV/Å).
+and forces_spread (eV/Å), of a single potential that knows them energy_uncertainty and energies_uncertainty (eV).
 """
 PARTS = ("train", "validation", "test")
 

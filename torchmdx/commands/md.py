@@ -134,6 +134,16 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         help="stop if the forces of an ensemble on any atom have a larger standard deviation, eV/Å, and append the "
         "structure to PREFIX.uncertain.xyz, or to that of its replica (default: never)",
     )
+    group.add_argument(
+        "--max-uncertainty",
+        type=float,
+        metavar="U",
+        help="the same for a single potential: stop if the energy of any atom has a larger uncertainty, eV; "
+        "`torchmdx uncertainty` adds it to a potential (default: never)",
+    )
+    group.add_argument(
+        "--uncertainty", action="store_true", help="write the uncertainty of a single potential to the log and the plot"
+    )
 
 
 def _add_replica_options(group: argparse._ArgumentGroup) -> None:

@@ -27,7 +27,7 @@ from torchmdx.dynamics.frame import set_frame
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import worst_atom
 from torchmdx.dynamics.replays import Replays
-from torchmdx.dynamics.snapshot import Snapshot
+from torchmdx.dynamics.snapshot import Snapshot, doubts_named
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.change import fall_back
 
@@ -234,7 +234,7 @@ class DeviceLoop:
         if pending.done is not None:
             pending.done.synchronize()
         control, *arrays = (part.numpy().copy() for part in self.state.parts(pending.block))
-        energies = ("energy", "restraint_energy", "virial", "energy_spread", "largest_force_spread")
+        energies = ("energy", "restraint_energy", "virial", "energy_doubt", "largest_doubt")
         names = (
             *energies,
             "cell",
@@ -250,7 +250,9 @@ class DeviceLoop:
         if self.blocks is not None:
             difference = found["forces"] - found["fast_forces"]
             inner = inner if worst_atom(difference, self.blocks.limits_on_host)[1] <= 1 else 1
+        doubts = doubts_named(self.step.buffers.doubts, found.pop("energy_doubt"), found.pop("largest_doubt"))
         return Snapshot(
+            **doubts,
             step=int(control[0]),
             timestep=self.motion.timestep,
             temperatures=self.motion.temperatures.copy(),
@@ -272,10 +274,11 @@ class DeviceLoop:
             target.copy_(torch.as_tensor(value))
         state.control[0] = number
         out = self.step.buffers.outputs  # of these positions
-        known = "energy_spread" in out
-        state.energy_spread.copy_(out["energy_spread"]) if known else state.energy_spread.fill_(torch.nan)
-        state.largest_force_spread.fill_(0.0 if known else torch.nan)
-        if known:
-            state.largest_force_spread.scatter_reduce_(0, state.system, out["force_spread"], "amax")
+        if (names := self.step.buffers.doubts) is None:
+            state.energy_doubt.fill_(torch.nan)
+            state.largest_doubt.fill_(torch.nan)
+        else:
+            state.energy_doubt.copy_(out[names[0]])
+            state.largest_doubt.zero_().scatter_reduce_(0, state.system, out[names[1]], "amax")
         if self.exchange is not None:
             self.exchange.begin_at(number)

@@ -32,7 +32,7 @@ class DeviceState:
     """Everything that a step of a run reads and writes, besides the buffers of the captured step.
 
     All that a snapshot needs is one block, so that it takes a single copy: control (step, halted), energy [S],
-    restraint energy [S], virial [S], spread of the energy [S] and largest one of a force [S], cell
+    restraint energy [S], virial [S], spread or uncertainty of the energy [S] and the largest of an atom [S], cell
     [S,3,3], positions, velocities and forces [N,3], and with multiple time steps those of the fast potential [N,3].
     """
 
@@ -43,7 +43,7 @@ class DeviceState:
         self.sizes = (NUM_CONTROL, *[self.num_systems] * 5, 9 * self.num_systems, *[3 * self.num_atoms] * num_vectors)
         self.block = torch.zeros(sum(self.sizes), dtype=torch.float64, device=device)
         self.control, self.energy, self.restraint_energy, self.virial, *others = self.parts(self.block)
-        self.energy_spread, self.largest_force_spread, self.cell, *vectors = others
+        self.energy_doubt, self.largest_doubt, self.cell, *vectors = others
         self.positions, self.velocities, self.forces, *fast = vectors
         self.fast_forces = fast[0] if fast else self.forces
         self.faster = torch.zeros_like(self.velocities)
@@ -78,7 +78,7 @@ class DeviceState:
         self.integration = motion.integrator.on_device(self)
 
     def parts(self, block: Tensor) -> tuple[Tensor, ...]:
-        """Views of a block: control [2] int64, energies, virials and spreads [S], cell [S,3,3], those of [N,3]."""
+        """Views of a block: control [2] int64, energies, virials and doubts [S], cell [S,3,3], those of [N,3]."""
         control, *parts = block.split(self.sizes)
         per_structure, cell, vectors = parts[:5], parts[5], (part.view(-1, 3) for part in parts[6:])
         return control.view(torch.int64), *per_structure, cell.view(-1, 3, 3), *vectors
@@ -154,8 +154,9 @@ class DeviceState:
                 self.cell, self.virial, buffers.inputs["cell"], out["stress"], inner_virial, self.control,
                 self.num_systems, BLOCK=BLOCK, num_warps=4,
             )  # fmt: skip
-        if "energy_spread" in out:
+        if buffers.doubts is not None:
+            of_systems, of_atoms = buffers.doubts
             kernels.commit_spread[(self.num_systems,)](
-                self.energy_spread, self.largest_force_spread, out["energy_spread"], out["force_spread"], self.starts,
+                self.energy_doubt, self.largest_doubt, out[of_systems], out[of_atoms], self.starts,
                 self.control, BLOCK=self.rescale_block, num_warps=4,
             )  # fmt: skip

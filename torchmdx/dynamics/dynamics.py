@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.integrators import Integrator, integrator_of
-from torchmdx.dynamics.loops import make_loop, step_of_fast, stops
+from torchmdx.dynamics.loops import make_loop, require_replays, step_of_fast, stops
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import multiple_steps_of, require_multiple
 from torchmdx.dynamics.particles import particles_of
@@ -30,7 +30,6 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
-from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
 
@@ -81,7 +80,7 @@ class Dynamics:
             None: if the correction of an outer step could give an atom at rest more than 3/2 k T.
         small_steps: Take `inner` steps with `potential` alone instead of such an outer step, which biases averages
             a little; `num_small_blocks` counts them.
-        skin, precision, max_force_spread, mode: As for CapturedStep.
+        skin, precision, max_force_spread, uncertainty, max_uncertainty, mode: As for CapturedStep.
     """
 
     def __init__(
@@ -107,30 +106,30 @@ class Dynamics:
         skin: float = 0.0,
         precision: str | None = None,
         max_force_spread: float | None = None,
+        uncertainty: bool = False,
+        max_uncertainty: float | None = None,
         fast: Potential | None = None,
         inner: int | None = None,
         max_force_difference: float | None = None,
         small_steps: bool = False,
     ) -> None:
-        require_mode(mode, potential.device)
-        if steps_per_replay is not None and steps_per_replay < 1:
-            raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
-        self.potential, self.fast, self.lock, self.device = potential, fast, ThreadLock(), potential.device
-        self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
-        chosen = integrator_of(integrator)
-        timestep, constant_energy = checked_timestep(timestep), chosen.constant_energy
-        temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=constant_energy)
+        require_replays(mode, potential.device, steps_per_replay)
+        self.fast, self.has_uncertainty = fast, uncertainty or max_uncertainty is not None
+        self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
+        self.batch, chosen = Batch.of(structures).to("cpu", torch.float64).clone(), integrator_of(integrator)
+        temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=chosen.constant_energy)
         particles, start = particles_of(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
-            limits = dict(constant_energy=constant_energy, exchanging=exchange_every is not None)
+            limits = dict(constant_energy=chosen.constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
         multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every)
         given = (particles.tied(terms.in_place()), temperatures, checked_seeds(seed, self.batch.num_systems))
-        motion = Motion(chosen, timestep, *given, terms if len(terms) else None, barostat, multiple)
+        motion = Motion(chosen, checked_timestep(timestep), *given, terms if len(terms) else None, barostat, multiple)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
+        settings |= dict(uncertainty=uncertainty, max_uncertainty=max_uncertainty)
         if devices == 1:
             self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
             self.fast_step = None if fast is None else step_of_fast(fast, self.step, self.batch)

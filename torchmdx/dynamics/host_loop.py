@@ -16,7 +16,7 @@ from torchmdx.dynamics.barostat import barostat_noise, volumes
 from torchmdx.dynamics.frame import frame_of, set_frame
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import disagreement, of_fast_potential, worst_atom
-from torchmdx.dynamics.snapshot import Snapshot, kick_forces
+from torchmdx.dynamics.snapshot import Snapshot, doubts_named, kick_forces
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.results import NonFiniteError, SpreadError, StepResult
 from torchmdx.step.spread_limit import at_step
@@ -37,8 +37,8 @@ class _State:
     energy: Floats
     restraint_energy: Floats
     virial: Floats
-    energy_spread: Floats
-    largest_force_spread: Floats
+    energy_doubt: Floats  # the first of the step's doubts, and the largest of the second
+    largest_doubt: Floats
     cell: Floats
     fast_forces: Floats | None = None
 
@@ -109,8 +109,7 @@ class HostLoop:
             energy=state.energy.copy(),
             restraint_energy=state.restraint_energy.copy(),
             virial=state.virial.copy(),
-            energy_spread=state.energy_spread.copy(),
-            largest_force_spread=state.largest_force_spread.copy(),
+            **doubts_named(self.step.buffers.doubts, state.energy_doubt.copy(), state.largest_doubt.copy()),
             temperatures=motion.temperatures.copy(),
             cell=state.cell.copy(),
             frame=frame_of(self.step),
@@ -124,7 +123,7 @@ class HostLoop:
     def restore(self, given: Snapshot) -> None:
         found = self._evaluation(given.step, given.positions, given.cell)  # raises before anything has changed
         kept = (given.positions, given.velocities, given.forces, given.energy, given.restraint_energy, given.virial)
-        state = self._with_fast_forces(_State(given.step, *kept, *self._spreads(found), given.cell))
+        state = self._with_fast_forces(_State(given.step, *kept, *self._doubts(found), given.cell))
         set_frame(self.step, given.frame)
         if self.fast is not None and given.fast_frame is not None:
             set_frame(self.fast, given.fast_frame)
@@ -236,7 +235,7 @@ class HostLoop:
         restraint_energy, added, virial = motion.outside(positions, cell, getattr(found, "stress", None))
         self._require_gradients(positions, added)
         forces, energy = found.forces + added, found.energy.copy()
-        energies = (energy, restraint_energy, virial, *self._spreads(found))
+        energies = (energy, restraint_energy, virial, *self._doubts(found))
         return _State(number, positions, velocities, forces, *energies, cell)
 
     def _evaluation(self, number: int, positions: Floats, cell: Floats | None) -> StepResult:
@@ -246,11 +245,12 @@ class HostLoop:
         except SpreadError as error:
             raise at_step(error, number, self.motion.particles.starts) from None
 
-    def _spreads(self, found: StepResult) -> tuple[Floats, Floats]:
-        """The spread of the energy [S] eV and the largest one of a force [S] eV/Å; NaN of a single potential."""
-        if found.energy_spread is None:
+    def _doubts(self, found: StepResult) -> tuple[Floats, Floats]:
+        """Spread or uncertainty of the energy [S], and the largest one of an atom [S]; NaN where there is none."""
+        if (names := self.step.buffers.doubts) is None:
             return self._unknown, self._unknown
-        return found.energy_spread.copy(), np.maximum.reduceat(found.force_spread, self.motion.particles.starts[:-1])
+        of_systems, of_atoms = (getattr(found, name) for name in names)
+        return of_systems.copy(), np.maximum.reduceat(of_atoms, self.motion.particles.starts[:-1])
 
     def _scaling(self, forces: Floats) -> Floats | None:
         """The factors [S] of lengths of a step whose first kick is of these forces. Raises CellError."""

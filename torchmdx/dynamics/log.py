@@ -20,17 +20,31 @@ RESTRAINT = "restraint_eV"
 PRESSURE = "pressure_bar"
 THERMOSTAT = "thermostat_K"
 ENSEMBLE_COLUMNS = ("energy_spread_eV", "force_spread_eV_per_A")
+UNCERTAINTY_COLUMNS = ("energy_uncertainty_eV", "atom_uncertainty_eV")
 SPEED = "ns_per_day"
 
 
 def columns_of(
-    *, periodic: bool, ensemble: bool, restrained: bool = False, barostat: bool = False, exchange: bool = False
+    *,
+    periodic: bool,
+    ensemble: bool,
+    uncertainty: bool = False,
+    restrained: bool = False,
+    barostat: bool = False,
+    exchange: bool = False,
 ) -> tuple[str, ...]:
-    """Columns of the log. ensemble: whether the potential is an ensemble; exchange: whether temperatures move."""
+    """Columns of the log.
+
+    Args:
+        ensemble: Whether the potential is an ensemble.
+        uncertainty: Whether the run computes that of a single potential.
+        exchange: Whether temperatures move.
+    """
     return (
         *COLUMNS,
         *(PERIODIC_COLUMNS * periodic),
         *(ENSEMBLE_COLUMNS * ensemble),
+        *(UNCERTAINTY_COLUMNS * uncertainty),
         *((RESTRAINT,) * restrained),
         *((PRESSURE,) * barostat),
         *((THERMOSTAT,) * exchange),
@@ -43,7 +57,8 @@ class LogRow:
     """One row of the log.
 
     Energies in eV, time in ps, temperature in K. volume Å³ and density g/cm³ of periodic systems; spread of an
-    ensemble: of the energy in eV, and the largest of the force on an atom in eV/Å; speed in ns/day since the last row;
+    ensemble: of the energy in eV, and the largest of the force on an atom in eV/Å; or uncertainty of a single
+    potential: of the energy, and the largest of the energy of an atom, in eV; speed in ns/day since the last row;
     restraint: energy of restraints; pressure in bar, under a barostat; thermostat: its temperature in K, where that
     changes.
     """
@@ -57,6 +72,7 @@ class LogRow:
     density: float | None = None
     speed: float | None = None
     spread: tuple[float, float] | None = None
+    uncertainty: tuple[float, float] | None = None
     restraint: float | None = None
     pressure: float | None = None
     thermostat: float | None = None
@@ -78,8 +94,7 @@ class LogRow:
         ]
         if self.volume is not None and self.density is not None:
             fields += [f"{self.volume:.4f}", f"{self.density:.6f}"]
-        if self.spread is not None:
-            fields += [f"{value:.6f}" for value in self.spread]
+        fields += [f"{value:.6f}" for value in (*(self.spread or ()), *(self.uncertainty or ()))]
         if self.restraint is not None:
             fields.append(f"{self.restraint:.8f}")
         if self.pressure is not None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.particles import Particles
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.files import write_whole
+from torchmdx.step.buffer_storage import SPREADS, UNCERTAINTIES, Doubts
 from torchmdx.structures.units import BAR
 
 FORMAT = "torchmdx dynamics 1"
@@ -31,8 +32,9 @@ class Snapshot:
     energy is the potential energy, to which restraint_energy [S] eV adds that of restraints; forces are those of both.
     virial [S] eV is -Σ r·dU/dr, restraints included, NaN without a barostat. energy_spread [S] eV and
     largest_force_spread [S] eV/Å, of any atom, are standard deviations over the members of an ensemble, NaN of a single
-    potential. temperatures [S] K are those of the thermostat, frame is internal: how the captured step wraps and orders
-    atoms.
+    potential. energy_uncertainty [S] eV, and largest_uncertainty [S] eV of the energy of any atom, are those of a
+    single potential if the run computes them, NaN otherwise. temperatures [S] K are those of the thermostat, frame is
+    internal: how the captured step wraps and orders atoms.
 
     Attributes:
         timestep: Of a step; with multiple time steps that of the inner ones, which `step` counts.
@@ -52,6 +54,8 @@ class Snapshot:
     virial: Floats
     energy_spread: Floats
     largest_force_spread: Floats
+    energy_uncertainty: Floats
+    largest_uncertainty: Floats
     temperatures: Floats
     cell: Floats
     frame: dict[str, NDArray[np.generic]]
@@ -105,6 +109,15 @@ class Snapshot:
         write_whole(Path(path), content.getvalue())
 
 
+def doubts_named(doubts: Doubts | None, of_energy: Floats, largest: Floats) -> dict[str, Floats]:
+    """Spreads and uncertainties of a snapshot by name; NaN for those that a step with these doubts does not compute."""
+    unknown = np.full(len(of_energy), np.nan)
+    spreads = (of_energy, largest) if doubts == SPREADS else (unknown, unknown)
+    uncertainties = (of_energy, largest) if doubts == UNCERTAINTIES else (unknown, unknown)
+    names = ("energy_spread", "largest_force_spread", "energy_uncertainty", "largest_uncertainty")
+    return dict(zip(names, (*spreads, *uncertainties), strict=True))
+
+
 def kick_forces(forces: Floats, fast: Floats | None, inner: int) -> Floats:
     """The forces of the next half kick: f + n (F - f) at the beginning of n steps with a fast potential."""
     return forces if fast is None else fast + inner * (forces - fast)
@@ -140,13 +153,12 @@ def load_snapshot(path: str | Path, particles: Particles) -> Snapshot:
             if not np.array_equal(np.sort(found[name]), np.arange(num_atoms)):
                 raise ValueError(f"{name} in {str(path)!r} must be a permutation of {num_atoms} atoms")
         saved: dict[str, Any] = {name: found[name] for name in SAVED}
+        saved |= doubts_named(None, saved["energy"], saved["energy"])  # files lack them: `restore` evaluates them
         return Snapshot(
             step=int(found["step"]),
             timestep=float(found["timestep"]),
             frame={name: found[name] for name in FRAME},
             particles=particles,
-            energy_spread=np.full(num_systems, np.nan),  # files lack them: `restore` evaluates them
-            largest_force_spread=np.full(num_systems, np.nan),
             fast_forces=found.get(FAST + "forces"),
             fast_frame={name: found[FAST + name] for name in FRAME} if fast else None,
             **saved,

@@ -52,7 +52,7 @@ def plan_for(
         ValueError: For a precision or an engine that is unknown or does not serve.
     """
     work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
-    work = replace(work, search_cutoff=potential.search_cutoff(batch))
+    work = replace(work, search_cutoff=potential.search_cutoff(batch), last_inputs=potential.uncertainty is not None)
     network = Network.of(potential)
     if machine is None:
         coulomb = any(type(prior) is CoulombConfig for prior in potential.prior_configs)

@@ -18,7 +18,8 @@ from torchmdx.structures.system import Batch
 class Outputs:
     """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if requested; eV and Å.
 
-    For an ensemble also energy_spread [S] and force_spread [N], float64.
+    For an ensemble also energy_spread [S] and force_spread [N], float64. For a potential with an uncertainty the inputs
+    of its last layer [N,D], zero for atoms that a domain does not own.
     """
 
     energy: Tensor
@@ -27,6 +28,7 @@ class Outputs:
     stress: Tensor | None
     energy_spread: Tensor | None = None
     force_spread: Tensor | None = None
+    last_inputs: Tensor | None = None
 
     @property
     def spread(self) -> tuple[Tensor, Tensor] | None:

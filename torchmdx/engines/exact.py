@@ -34,4 +34,4 @@ class ExactEngine:
             result = differentiate(self.potential, batch, edges, forces=forces, stress=self.stress and forces)
         found = torch.zeros_like(positions) if result.forces is None else result.forces
         outputs = Outputs(result.energy, result.energies, found.to(self.potential.dtype), result.stress)
-        return marked(outputs, batch, edges)
+        return marked(replace(outputs, last_inputs=result.last_inputs), batch, edges)

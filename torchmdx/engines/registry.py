@@ -24,13 +24,14 @@ Make = Callable[..., Engine]
 
 @dataclass(frozen=True)
 class RegisteredEngine:
-    """name: what plans and reports call it. serves, make, priors, domains: as for `register_engine`."""
+    """name: what plans and reports call it. The others are those of `register_engine`."""
 
     name: str
     serves: Serves
     make: Make
     priors: bool = False
     domains: bool = False
+    last_inputs: bool = False
 
     def why_not(self, request: Request) -> str | None:
         """Why it cannot evaluate what is requested; None if it can. Raises TypeError for another answer."""
@@ -38,6 +39,8 @@ class RegisteredEngine:
             return f"it evaluates no priors, got {', '.join(prior.name for prior in request.priors)}"
         if request.work.domain and not self.domains:
             return "it evaluates whole systems, got a domain"
+        if request.work.last_inputs and not self.last_inputs:
+            return "it does not return the inputs of the last layer, which the uncertainty of the energy needs"
         reason = self.serves(request)
         if reason is not None and not (isinstance(reason, str) and reason):
             wanted = "None, or the reason why the engine does not serve"
@@ -59,7 +62,15 @@ class RegisteredEngine:
 ENGINES: dict[str, RegisteredEngine] = {}
 
 
-def register_engine(name: str, serves: Serves, make: Make, *, priors: bool = False, domains: bool = False) -> None:
+def register_engine(
+    name: str,
+    serves: Serves,
+    make: Make,
+    *,
+    priors: bool = False,
+    domains: bool = False,
+    last_inputs: bool = False,
+) -> None:
     """Registers an engine under a name, for the plan of every potential that it serves.
 
     The first registered engine that serves is preferred to those of the package, except in float64, which takes the
@@ -73,6 +84,8 @@ def register_engine(name: str, serves: Serves, make: Make, *, priors: bool = Fal
         make: make(potential, batch, stress=..., precision=...) returns an `Engine`.
         priors: Whether the engine evaluates priors too; otherwise it is not asked about potentials with priors.
         domains: Whether it evaluates a part of a system (`Domain`); otherwise it is not asked about domains.
+        last_inputs: Whether it returns the inputs of the last layer (`Outputs.last_inputs`) for a potential with an
+            uncertainty; otherwise it is not asked about steps with `uncertainty=True`.
 
     Raises:
         ValueError: For a name that is taken.
@@ -88,7 +101,7 @@ def register_engine(name: str, serves: Serves, make: Make, *, priors: bool = Fal
     taken = ENGINES.get(name)
     if taken is not None and _place(taken.make) != _place(make):  # the same twice: a notebook cell that runs again
         raise ValueError(f"the engine name {name!r} must be new, got that of {_place(taken.make)}")
-    ENGINES[name] = RegisteredEngine(name, serves, make, priors, domains)
+    ENGINES[name] = RegisteredEngine(name, serves, make, priors, domains, last_inputs)
 
 
 def unregister_engine(name: str) -> None:

@@ -12,6 +12,7 @@ from torchmdx.evaluation.blocks import bounded
 from torchmdx.models.ensemble import Ensemble, mean_of, spread_of
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice
+from torchmdx.models.uncertainty import last_layer_inputs
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.images import require_countable
@@ -20,6 +21,7 @@ from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.cell import recentre, volume
+from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch, System
 
 # Atoms closer than this, Å, count as coincident: in float32 their direction is only rounding error. The engines in C
@@ -43,7 +45,9 @@ class Result:
     volume (molecules, slabs without a third lattice vector). charges [N] e and dipoles [S,3] e Å, float64, are given
     by potentials that predict charges; dipoles are relative to the centre of nuclear charge, and NaN for periodic
     systems. For an ensemble all these are means, and energy_spread [S] eV and force_spread [N] eV/Å, float64, are the
-    standard deviations of its members (models/ensemble.py).
+    standard deviations of its members (models/ensemble.py). energy_uncertainty [S] and energies_uncertainty [N], eV,
+    float64, are given by a single potential that knows its uncertainty, with what they are made of: last_inputs [N,D],
+    the inputs of the last layer (models/uncertainty.py).
     """
 
     energy: Tensor
@@ -54,6 +58,9 @@ class Result:
     dipoles: Tensor | None = None
     energy_spread: Tensor | None = None
     force_spread: Tensor | None = None
+    energy_uncertainty: Tensor | None = None
+    energies_uncertainty: Tensor | None = None
+    last_inputs: Tensor | None = None
 
 
 @runs_on(device_of_potential)
@@ -96,7 +103,7 @@ def evaluate(
         result = differentiate(potential, batch, edges, forces=forces, stress=stress, create_graph=create_graph)
     found, tension, dtype = result.forces, result.stress, potential.dtype
     return replace(
-        result,
+        with_uncertainties(result, potential, batch),
         forces=None if found is None else found.to(dtype),
         stress=None if tension is None else tension.to(dtype),
     )
@@ -137,6 +144,8 @@ def differentiate(
         return _combined(results, potential.spread_factors)
     potential = bounded(potential, edges, create_graph=create_graph)
 
+    seen: list[Tensor] = []
+
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
         vectors = edges.vectors(positions, batch.cell, batch.system_index)
         if strain is not None:
@@ -146,13 +155,30 @@ def differentiate(
         if vectors.dtype != dtype:
             vectors, deformed = vectors.to(dtype), deformed.to(dtype)
             rounded = replace(batch, positions=deformed.detach(), cell=batch.cell.to(dtype))
-        return potential.outputs(rounded, edges, vectors, deformed, lattice)
+        return potential.outputs(rounded, edges, vectors, deformed, lattice, seen.append)
 
     with torch.set_grad_enabled(forces or stress or create_graph or torch.is_grad_enabled()):
         positions = batch.positions
         if forces and not positions.requires_grad:
             positions = positions.detach().requires_grad_()
-        return differentiate_energy(energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph)
+        found = differentiate_energy(energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph)
+    return with_last_inputs(found, potential, batch, seen[-1])
+
+
+def with_last_inputs(found: Result, potential: Potential, batch: Batch, features: Tensor) -> Result:
+    """A result with the inputs of the last layer, for a potential that knows its uncertainty. features [N,C]."""
+    if potential.uncertainty is None:
+        return found
+    inputs = last_layer_inputs(potential, features)
+    return replace(found, last_inputs=of_owned(inputs.T, batch).T)
+
+
+def with_uncertainties(found: Result, potential: Potential | Ensemble, batch: Batch) -> Result:
+    """A result with the uncertainties of a single potential that knows them."""
+    if isinstance(potential, Ensemble) or potential.uncertainty is None or found.last_inputs is None:
+        return found
+    of_systems, of_atoms = potential.uncertainty.of(found.last_inputs, batch.system_index, batch.num_systems)
+    return replace(found, energy_uncertainty=of_systems, energies_uncertainty=of_atoms)
 
 
 # Energies [S] and of atoms [N], eV, and partial charges [N], e, or None; all float64.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchmdx.models.registry import register_prior as register_prior
     from torchmdx.models.tensornet import TensorNetConfig as TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config as TensorNet2Config
+    from torchmdx.models.uncertainty import Uncertainty as Uncertainty
     from torchmdx.models.wrapping import wrap as wrap
 else:
     __all__, __getattr__, __dir__ = public_names(
@@ -40,6 +41,7 @@ else:
             "PriorConfig": "priors.base",
             "TensorNet2Config": "tensornet2",
             "TensorNetConfig": "tensornet",
+            "Uncertainty": "uncertainty",
             "ZBLConfig": "priors.zbl",
             "register_model": "registry",
             "register_prior": "registry",

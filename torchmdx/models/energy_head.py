@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,11 @@ def _hidden_layers(num_inputs: int, width: int, activation: str, count: int) -> 
     for k in range(count):
         layers += [nn.Linear(width if k else num_inputs, width), ACTIVATIONS[activation]()]
     return layers
+
+
+def _last_size(network: nn.Sequential) -> int:
+    """Inputs of the last layer of a network, with that of its bias."""
+    return cast(nn.Linear, network[-1]).in_features + 1
 
 
 class ScalarHead(nn.Module):
@@ -30,6 +37,16 @@ class ScalarHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.network(features).squeeze(-1)
+
+    @property
+    def last_layer_size(self) -> int:
+        """D of `last_layer_inputs`."""
+        return _last_size(self.network)
+
+    def last_layer_inputs(self, features: Tensor) -> Tensor:
+        """Derivative [N,D] of the outputs by weight and bias of the last Linear: its inputs, and 1."""
+        hidden = self.network[:-1](features)
+        return torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=-1)
 
 
 class GatedHead(nn.Module):
@@ -54,6 +71,16 @@ class GatedHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return (self.layers(features) * torch.sigmoid(self.gates(features))).squeeze(-1)
+
+    @property
+    def last_layer_size(self) -> int:
+        """D of `last_layer_inputs`."""
+        return _last_size(self.layers)
+
+    def last_layer_inputs(self, features: Tensor) -> Tensor:
+        """Derivative [N,D] of the outputs by weight and bias of the last Linear of `layers`; gates are given."""
+        hidden = self.layers[:-1](features)
+        return torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=-1) * torch.sigmoid(self.gates(features))
 
 
 HEADS: dict[str, type[ScalarHead] | type[GatedHead]] = {"scalar": ScalarHead, "gated": GatedHead}

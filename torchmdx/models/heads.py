@@ -68,7 +68,8 @@ class MultiHead(Potential):
     """A potential in training whose systems have different heads. Saving it writes all heads into one file.
 
     Attributes:
-        scale, shift [H] and reference_energies [H,max_z+1] are those of the heads, cards their cards.
+        scale, shift [H] and reference_energies [H,max_z+1] are those of the heads, cards their cards, uncertainties
+            what is known of theirs, which a training forgets.
     """
 
     def __init__(self, heads: Mapping[str, Potential], default: str) -> None:
@@ -86,6 +87,7 @@ class MultiHead(Potential):
         super().__init__(first.config, first.prior_configs, network=first.network)
         self.heads = HeadNames(tuple(heads), default)
         self.cards = [potential.card for potential in potentials]
+        self.uncertainties = [potential.uncertainty for potential in potentials]
         self.card = _together(self.cards)
         self.head = HeadTable([potential.head for potential in potentials])
         for constant in ("scale", "shift", "reference_energies"):
@@ -95,6 +97,12 @@ class MultiHead(Potential):
     def select(self, index: Tensor, batch: Batch) -> None:
         """Sets the heads [S] of the systems of the batch that is evaluated next."""
         self.head.index, self.head.of_atoms = index, index.index_select(0, batch.system_index)
+
+    def train(self, mode: bool = True) -> MultiHead:
+        if mode:
+            self.uncertainties = [None for _ in self.cards]
+        super().train(mode)
+        return self
 
     def constants(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         index, of_atoms = self.head.index, self.head.of_atoms
@@ -109,7 +117,9 @@ class MultiHead(Potential):
         for constant in ("scale", "shift", "reference_energies"):
             setattr(found, constant, getattr(self, constant)[number])
         found.card = self.cards[number]
-        return found.to(device=self.device).train(self.training)
+        found = found.to(device=self.device).train(self.training)
+        found.uncertainty = self.uncertainties[number]  # which `train` forgets
+        return found
 
 
 def one_head(potential: Potential) -> Potential:

@@ -18,6 +18,7 @@ from torchmdx.models.qet import QETConfig
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
 from torchmdx.models.skeleton import CONSTANTS, require_fit
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.models.uncertainty import Uncertainty
 from torchmdx.models.wrapped import WrappedConfig
 from torchmdx.neighbors.edges import Edges, edges_within
 from torchmdx.structures.domain import of_owned
@@ -34,9 +35,11 @@ class Potential(nn.Module):
     Attributes:
         card: Name and training data of the potential, if known; checkpoints contain it.
         origin: The file whose weights it has; None in memory, and once it is trained.
+        uncertainty: Rigidity of the last layer; None where it is not known, and once weights are trained.
     """
 
     origin: Origin | None = None
+    uncertainty: Uncertainty | None = None
     config: Any  # a ModelConfig, with the settings of its kind
     # A TensorNet, a TensorNet2, a registered network, or a faster network with the same features.
     network: Any
@@ -121,9 +124,16 @@ class Potential(nn.Module):
         vectors: Tensor,
         positions: Tensor | None = None,
         lattice: Lattice | None = None,
+        seen: Callable[[Tensor], None] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none."""
+        """`forward`, and the partial charges [N] of the atoms, e, float64; None where the network predicts none.
+
+        Args:
+            seen: Called with the features [N,C] of the network.
+        """
         features, channels = self.features(batch, edges, vectors)
+        if seen is not None:
+            seen(features)
         energies = self.assemble(
             self.head(features), batch, lambda: self._geometry(batch, edges, vectors, positions, channels, lattice)
         )
@@ -240,7 +250,8 @@ class Potential(nn.Module):
         return other
 
     def train(self, mode: bool = True) -> Potential:
-        self.origin = None if mode else self.origin
+        if mode:  # both are of other weights then
+            self.origin = self.uncertainty = None
         return super().train(mode)
 
     def require_elements(self, atomic_numbers: Tensor) -> None:

@@ -15,6 +15,7 @@ from torchmdx.openmm.charge_reporter import ChargeReporter as ChargeReporter
 from torchmdx.openmm.charge_reporter import Charges as Charges
 from torchmdx.openmm.charge_reporter import charges_of as charges_of
 from torchmdx.openmm.derivatives import request_derivative as request_derivative
+from torchmdx.openmm.evaluator import EnergyUncertainty as EnergyUncertainty
 from torchmdx.openmm.evaluator import Spread as Spread
 from torchmdx.openmm.find import find as find
 from torchmdx.openmm.link_atoms import LinkAtom as LinkAtom
@@ -29,9 +30,9 @@ from torchmdx.openmm.transport_native import load_plugin as load_plugin
 from torchmdx.openmm.transport_native import preload_plugin
 
 __all__ = [
-    "ChargeReporter", "Charges", "LinkAtom", "MixedRegion", "PotentialForce", "Spread", "add_difference",
-    "add_potential", "charges_of", "create_mixed_regions", "create_mixed_system", "find", "load_plugin", "load_system",
-    "register_openmmml", "request_derivative",
+    "ChargeReporter", "Charges", "EnergyUncertainty", "LinkAtom", "MixedRegion", "PotentialForce", "Spread",
+    "add_difference", "add_potential", "charges_of", "create_mixed_regions", "create_mixed_system", "find",
+    "load_plugin", "load_system", "register_openmmml", "request_derivative",
 ]  # fmt: skip
 
 preload_plugin()

@@ -64,6 +64,8 @@ def add_potential(
     scale_parameter: str | None = None,
     max_force_spread: float | None = None,
     spread_file: str | Path | None = None,
+    uncertainty: bool = False,
+    max_uncertainty: float | None = None,
     energy_offset: float | unit.Quantity | str = 0.0,
     link_atoms: Sequence[LinkAtom] = (),
     surroundings: Surroundings | None = None,
@@ -91,6 +93,8 @@ def add_potential(
         periodic: Whether atoms interact with periodic images; None: if the system, or else the topology, has a box.
         scale_parameter: A global parameter of the Context, by default 1, that multiplies energy and forces.
         max_force_spread, spread_file: For an ensemble, as for `torchmdx.Calculator`; the error ends the step.
+        uncertainty: Compute the uncertainties that a single potential knows, for `PotentialForce.uncertainty`.
+        max_uncertainty: Of the energy of an atom, eV; the error ends the step. Implies `uncertainty`.
         energy_offset: kJ/mol, or with a unit, subtracted from the energy before scaling; "atoms": its reference
             energies; "total": minus those that a checkpoint of torchmd-net contains but disables (`remove_ref_energy`).
         link_atoms, surroundings: Hydrogens at bonds that `atoms` cut, and fixed charges of all other particles, with
@@ -114,7 +118,7 @@ def add_potential(
         numbers, chosen, system.getNumParticles(), charge_of(system, chosen, charge), is_periodic, precision, mode,
         str(first), skin, audit_every, scale_parameter, checkpoint, hash_of(checkpoint), max_force_spread,
         spread_file if spread_file is None else str(spread_file), 0.0, links, surroundings, tuple(several or ()),
-        coulomb_cutoff, coulomb, coulomb_accuracy,
+        coulomb_cutoff, coulomb, coulomb_accuracy, uncertainty, max_uncertainty,
     )  # fmt: skip
     warn_of_overlaps(system, evaluator := make_evaluator(potential, settings, energy_offset))
     return insert(system, evaluator, transport, missing_box, force_group, name)

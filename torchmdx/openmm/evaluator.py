@@ -21,11 +21,13 @@ from torchmdx.openmm.link_atoms import LinkAtoms
 from torchmdx.openmm.own_images import warn_of_own_image
 from torchmdx.openmm.settings import ForceSettings
 from torchmdx.runtime.device_guard import capture_lock
+from torchmdx.step.buffer_storage import SPREADS, UNCERTAINTIES, Doubts
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_step import DividedReport, DividedStep, require_divisible
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import SpreadError, StepResult
 from torchmdx.step.spread_limit import SpreadLimit
+from torchmdx.step.uncertainty import for_step, wants_uncertainty
 from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import NANOMETER
 
@@ -37,6 +39,13 @@ class Spread(NamedTuple):
 
     energy: float
     forces: NDArray[np.float64]
+
+
+class EnergyUncertainty(NamedTuple):
+    """Uncertainties of a single potential: energy eV, energies [n] eV of the potential's atoms."""
+
+    energy: float
+    energies: NDArray[np.float64]
 
 
 class ForceEvaluator:
@@ -54,7 +63,11 @@ class ForceEvaluator:
         self.settings, self.potential = settings, potential
         self.why, self.name = "restored with its System", uuid.uuid4().hex
         self.source: weakref.ref[Potential | Ensemble] | None = None
-        self.limit = SpreadLimit.of(potential, settings.max_force_spread, settings.spread_file)
+        self.limit = SpreadLimit.of(
+            potential, settings.max_force_spread, settings.spread_file, settings.max_uncertainty
+        )
+        if settings.uncertainty:
+            for_step(potential, True)  # raises without one
         potential.require_elements(self._system(np.zeros((len(settings.numbers), 3)), None).atomic_numbers)
         # A region of a larger system, such as a ligand in water, is a molecule even in a periodic box.
         region = settings.atoms is not None
@@ -69,6 +82,7 @@ class ForceEvaluator:
             assert isinstance(potential, Potential)
             self._embedded = EmbeddedRegion(potential, settings.surroundings)
         if settings.devices:
+            wants_uncertainty(potential, settings.devices, settings.uncertainty, settings.max_uncertainty)
             require_divisible(potential, settings.devices)
         self._step: CapturedStep | DividedStep | None = None
         self._is_new = True
@@ -106,6 +120,8 @@ class ForceEvaluator:
             precision=settings.precision,
             audit_every=settings.audit_every if audit_every is None else audit_every,
             max_force_spread=settings.max_force_spread,
+            uncertainty=settings.uncertainty,
+            max_uncertainty=settings.max_uncertainty,
         )
 
     def _divided(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> DividedStep | None:
@@ -237,15 +253,25 @@ class ForceEvaluator:
 
         Synchronises with the GPU and copies; evaluations themselves do neither.
         """
+        found = self._doubts(SPREADS)
+        return None if found is None else Spread(*found)
+
+    def uncertainty(self) -> EnergyUncertainty | None:
+        """As `spread`, the uncertainty of a single potential; None where it is not computed."""
+        found = self._doubts(UNCERTAINTIES)
+        return None if found is None else EnergyUncertainty(*found)
+
+    def _doubts(self, names: Doubts) -> tuple[float, NDArray[np.float64]] | None:
+        """Those of the system and of its atoms; None if the newest step has others or none."""
         steps = self._steps()
         step = steps[-1] if steps else None
-        if not isinstance(step, CapturedStep) or "force_spread" not in step.buffers.outputs:
+        if not isinstance(step, CapturedStep) or step.buffers.doubts != names:
             return None
         if step.device.type == "cuda":
             with capture_lock:
                 torch.cuda.synchronize(step.device)  # a replay may run on OpenMM's stream
-        out = step.buffers.outputs
-        return Spread(float(out["energy_spread"][0]), out["force_spread"].cpu().numpy().copy())
+        of_systems, of_atoms = (step.buffers.outputs[name] for name in names)
+        return float(of_systems[0]), of_atoms.cpu().numpy().copy()
 
     def keep_track(self, step: CapturedStep) -> None:
         """Includes a step that belongs to a Context in reports, as long as the step lives."""

@@ -31,6 +31,8 @@ def add_difference(
     transport: str = "auto",
     max_force_spread: float | None = None,
     spread_file: str | Path | None = None,
+    uncertainty: bool = False,
+    max_uncertainty: float | None = None,
     energy_offset: Any = 0.0,
     coulomb_cutoff: float | None = None,
     coulomb: str | None = None,
@@ -53,8 +55,8 @@ def add_difference(
 
     Args:
         force_group: Of the difference; no other force may be in it.
-        transport, max_force_spread, spread_file, energy_offset, coulomb_cutoff, coulomb, coulomb_accuracy,
-            head: As for `add_potential`.
+        transport, max_force_spread, spread_file, uncertainty, max_uncertainty, energy_offset, coulomb_cutoff, coulomb,
+            coulomb_accuracy, head: As for `add_potential`.
 
     Raises:
         ValueError: For a group that is in use, or a fast potential with a scale parameter.
@@ -79,7 +81,7 @@ def add_difference(
     settings = replace(
         own, checkpoint=checkpoint, sha256=hash_of(checkpoint), max_force_spread=max_force_spread, energy_offset=0.0,
         spread_file=None if spread_file is None else str(spread_file), coulomb_cutoff=coulomb_cutoff, coulomb=coulomb,
-        coulomb_accuracy=coulomb_accuracy,
+        coulomb_accuracy=coulomb_accuracy, uncertainty=uncertainty, max_uncertainty=max_uncertainty,
     )  # fmt: skip
     added = insert(system, make_evaluator(potential, settings, energy_offset), transport, None, force_group, name)
     minus = openmm.CustomCVForce(f"-{FAST}")

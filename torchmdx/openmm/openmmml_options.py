@@ -13,7 +13,7 @@ from torchmdx.structures.units import KJ_PER_MOL, NANOMETER
 # Of `add_potential`, with the same meaning.
 SAME = (
     "charge", "transport", "mode", "precision", "device", "skin", "audit_every", "periodic", "max_force_spread",
-    "spread_file", "energy_offset", "coulomb", "coulomb_accuracy", "name",
+    "spread_file", "uncertainty", "max_uncertainty", "energy_offset", "coulomb", "coulomb_accuracy", "name",
 )  # fmt: skip
 # Of openmm-ml's potentials.
 TRANSLATED = (

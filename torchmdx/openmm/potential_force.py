@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import openmm
 
 from torchmdx.models.ensemble import Ensemble
-from torchmdx.openmm.evaluator import ForceEvaluator, Spread
+from torchmdx.openmm.evaluator import EnergyUncertainty, ForceEvaluator, Spread
 from torchmdx.openmm.link_atoms import LinkAtom
 from torchmdx.step.divided_step import DividedReport
 from torchmdx.step.report import StepReport
@@ -86,3 +86,12 @@ class PotentialForce:
         as a barostat's.
         """
         return self.evaluator.spread()
+
+    @property
+    def uncertainty(self) -> EnergyUncertainty | None:
+        """The uncertainty of a single potential's energy in the last evaluation; None before the first.
+
+        Also None if the force does not compute it: see `uncertainty` of `add_potential`. Link atoms follow the
+        particles.
+        """
+        return self.evaluator.uncertainty()

@@ -30,7 +30,7 @@ class ForceSettings:
         atoms: Their indices, None for all of num_particles.
         checkpoint, sha256: The potential's file, or its name if it is part of torchmdx, and the file's hash, or those
             of an ensemble's members; None for a potential that was given in memory. max_force_spread (eV/Å),
-            spread_file: as for `torchmdx.Calculator`.
+            spread_file, uncertainty, max_uncertainty (eV): as for `add_potential`.
         energy_offset: eV, subtracted from the energy.
         link_atoms: Hydrogens on bonds that `atoms` cut, the last atoms of the potential.
         surroundings: Of an electrostatically embedded region, all other particles.
@@ -60,6 +60,8 @@ class ForceSettings:
     coulomb_cutoff: float | None = None
     coulomb: str | None = None
     coulomb_accuracy: float | None = None
+    uncertainty: bool = False
+    max_uncertainty: float | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
@@ -78,6 +80,7 @@ class ForceSettings:
         options = {
             "skin": self.skin, "audit_every": self.audit_every, "scale_parameter": self.scale_parameter,
             "max_force_spread": self.max_force_spread, "link_atoms": self.link_atoms, "devices": self.devices,
+            "uncertainty": self.uncertainty, "max_uncertainty": self.max_uncertainty,
         }  # fmt: skip
         for name, value in options.items():
             if value:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from torchmdx.report.predictor import Predictions as Predictions
     from torchmdx.report.predictor import Predictor as Predictor
     from torchmdx.report.predictor import predict as predict
+    from torchmdx.report.rigidity import add_uncertainty as add_uncertainty
     from torchmdx.report.view.notebook import View as View
     from torchmdx.report.write import write_report as write_report
 else:
@@ -17,6 +18,7 @@ else:
             "Predictions": "predictor",
             "Predictor": "predictor",
             "View": "view.notebook",
+            "add_uncertainty": "rigidity",
             "predict": "predictor",
             "write_report": "write",
         },

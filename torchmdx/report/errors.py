@@ -59,7 +59,8 @@ class Errors:
             components.
         labels: Moments of the labels themselves, "forces" and "stress".
         energy_labels: Those of energies, and how they correlate with predictions.
-        energy_spread, forces_spread: Spreads of an ensemble and errors.
+        energy_spread, forces_spread: Spreads of an ensemble and errors. energy_uncertainty: of a single potential;
+            atoms_uncertainty: of the energies of its atoms, eV, and the errors of the forces on them, eV/Å.
         worst_energy, worst_forces: The frames with the largest errors, the worst first.
         kept: Some frames with their structures, for the interactive page. Memory: a few numbers for each structure,
             whatever the number of atoms.
@@ -76,6 +77,7 @@ class Errors:
         self.labels = {kind: Moments() for kind in ("forces", "stress")}
         self.energy_labels = EnergyLabels()
         self.energy_spread, self.forces_spread = SpreadAndError(sample), SpreadAndError(sample)
+        self.energy_uncertainty, self.atoms_uncertainty = SpreadAndError(sample), SpreadAndError(sample)
         self.worst_energy: list[Worst] = []
         self.worst_forces: list[Worst] = []
         self._references = np.zeros(0) if reference_energies is None else np.asarray(reference_energies, np.float64)
@@ -118,6 +120,8 @@ class Errors:
         self._energy_errors.append((errors, counts.astype(np.float64)))
         if part.energy_spread is not None:
             self.energy_spread.add(part.energy_spread[known] / counts, np.abs(errors) / counts)
+        if part.energy_uncertainty is not None:
+            self.energy_uncertainty.add(part.energy_uncertainty[known] / counts, np.abs(errors) / counts)
         references = np.zeros(composition.shape[1])
         both = min(len(references), len(self._references))
         references[:both] = self._references[:both]
@@ -143,6 +147,8 @@ class Errors:
         self.labels["forces"].add(label)
         if part.forces_spread is not None:
             self.forces_spread.add(part.forces_spread[known], np.linalg.norm(errors, axis=1))
+        if part.energies_uncertainty is not None:
+            self.atoms_uncertainty.add(part.energies_uncertainty[known], np.linalg.norm(errors, axis=1))
         self._alike += [(label * label).sum(), (label * predicted).sum(), (predicted * predicted).sum()]
         largest = np.zeros(len(frames))
         np.maximum.at(largest, frame, np.abs(errors).max(1, initial=0.0))
@@ -225,7 +231,7 @@ class Errors:
 
     def summary(self, scales: Scales = MILLI_EV) -> dict[str, Any]:
         """Every number, for JSON."""
-        by = {
+        by: dict[str, Any] = {
             "forces_by_element": {
                 symbol(z): m.summary(scales.forces) for z, m in sorted(self.forces_by_element.of.items())
             },
@@ -242,6 +248,14 @@ class Errors:
             spreads: SpreadAndError = getattr(self, f"{kind}_spread")
             if spreads.count:
                 by[f"{kind}_spread"] = spreads.summary(unit)
+        if self.energy_uncertainty.count:
+            by["energy_uncertainty"] = self.energy_uncertainty.summary(scales.energy)
+        if self.atoms_uncertainty.count:
+            found = self.atoms_uncertainty.rank_correlation
+            by["atoms_uncertainty"] = {
+                "rank_correlation_with_force_errors": found if math.isfinite(found) else None,
+                "count": self.atoms_uncertainty.count,
+            }
         return {
             "num_frames": self.num_frames,
             "num_atoms": self.num_atoms,

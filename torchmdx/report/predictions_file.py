@@ -51,7 +51,7 @@ def write_frame(file: BinaryIO, atoms: Atoms, results: Mapping[str, Any]) -> Non
         atoms.info.pop(name, None)
         atoms.arrays.pop(name, None)
         if name not in own:
-            of_atoms = name.endswith(("forces", "forces_spread"))
+            of_atoms = name.endswith(("forces", "forces_spread", "energies_uncertainty"))
             (atoms.arrays if of_atoms else atoms.info)[name] = value
     atoms.calc = SinglePointCalculator(atoms, **{name: np.asarray(value) for name, value in own.items()})
     text = io.StringIO()
@@ -99,4 +99,7 @@ def _labelled(part: Predictions, place: int) -> tuple[Atoms, dict[str, Any]]:
     if part.energy_spread is not None and part.forces_spread is not None:
         labelled["energy_spread"] = float(part.energy_spread[place])
         labelled["forces_spread"] = part.forces_spread[own]
+    if part.energy_uncertainty is not None and part.energies_uncertainty is not None:
+        labelled["energy_uncertainty"] = float(part.energy_uncertainty[place])
+        labelled["energies_uncertainty"] = part.energies_uncertainty[own]
     return atoms, labelled | {"charge": float(frames.charge[place])}

@@ -6,7 +6,7 @@ import copy
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.choose import CELL_LIST_FROM
+from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.padding import LARGEST_PADDED, padded_size, padding_positions
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
@@ -46,6 +47,7 @@ class Predictions:
         forces: [N,3] eV/Å.
         stress: [F,3,3] eV/Å³, None unless requested, NaN for a frame without a volume.
         energy_spread: [F] eV, forces_spread [N] eV/Å, of an ensemble.
+        energy_uncertainty: [F] eV, energies_uncertainty [N] eV, of a single potential that knows them.
     """
 
     indices: NDArray[np.int64]
@@ -55,8 +57,26 @@ class Predictions:
     stress: NDArray[np.float64] | None
     energy_spread: NDArray[np.float64] | None = None
     forces_spread: NDArray[np.float64] | None = None
+    energy_uncertainty: NDArray[np.float64] | None = None
+    energies_uncertainty: NDArray[np.float64] | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class LastInputs:
+    """Energies [F] eV of frames, and the sums [F,D] over their atoms of the inputs of the last layer; float64.
+
+    Attributes:
+        indices: [F] in the store.
+        frames: The labels.
+    """
+
+    indices: NDArray[np.int64]
+    frames: Frames
+    energy: NDArray[np.float64]
+    sums: NDArray[np.float64]
+
+
+Part = TypeVar("Part", Predictions, LastInputs)
 # Frames whose elements are checked together.
 CHECKED = 4096
 
@@ -85,6 +105,7 @@ class Predictor:
         for member in self._members:
             # Labels show the errors for elements that the potential was not trained on, so these are not refused.
             member.card = replace(member.card, elements=None)
+        self._uncertain = all(member.uncertainty is not None for member in self._members) and len(self._members) == 1
         self._on_gpu = self.potential.device.type == "cuda"
         self._fast = self._on_gpu and dtype == torch.float32 and self._has_kernels()
         self._atoms = atoms or self._affordable()
@@ -131,6 +152,22 @@ class Predictor:
             progress: Called with frames done and their total.
         """
         stress = "stress" in store.labels if stress is None else stress
+        yield from self._each(store, indices, lambda chosen, frames: self._evaluate(chosen, frames, stress), progress)
+
+    def last_inputs(
+        self, store: Store, indices: NDArray[np.int64], *, progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[LastInputs]:
+        """Inputs of the last layer, for a potential with an uncertainty. As `parts`, without forces."""
+        yield from self._each(store, indices, self._inputs_of, progress)
+
+    def _each(
+        self,
+        store: Store,
+        indices: NDArray[np.int64],
+        evaluate: Callable[[NDArray[np.int64], Frames], Part],
+        progress: Callable[[int, int], None] | None,
+    ) -> Iterator[Part]:
+        """What `evaluate` returns for the frames at `indices`, one part per evaluation."""
         indices = np.asarray(indices, dtype=np.int64)
         self.require_elements(store, indices)
         done, counts = 0, store.counts[indices]
@@ -140,7 +177,7 @@ class Predictor:
             chosen = indices[done : done + number]
             frames = store.gather(chosen)
             try:
-                part = self._evaluate(chosen, frames, stress)
+                part = evaluate(chosen, frames)
             except OutOfDeviceMemory:
                 if number == 1:
                     raise
@@ -149,7 +186,7 @@ class Predictor:
                 self._coming = self._shapes(counts[done:])
                 continue
             except (NonFiniteError, ValueError) as error:
-                self._find_fault(store, chosen, stress, error)
+                self._find_fault(store, chosen, evaluate, error)
                 raise
             done += number
             yield part
@@ -163,9 +200,21 @@ class Predictor:
         size, atoms = len(frames), frames.num_atoms
         stresses = None if result.stress is None else result.stress[:size]
         found = Predictions(indices, frames, result.energy[:size], result.forces[:atoms], stresses)
+        if result.energy_uncertainty is not None:
+            of_frames, of_atoms = result.energy_uncertainty[:size], result.energies_uncertainty[:atoms]
+            return replace(found, energy_uncertainty=of_frames, energies_uncertainty=of_atoms)
         if result.energy_spread is None:
             return found
         return replace(found, energy_spread=result.energy_spread[:size], forces_spread=result.force_spread[:atoms])
+
+    def _inputs_of(self, indices: NDArray[np.int64], frames: Frames) -> LastInputs:
+        batch = self._batch(frames)
+        step = self._step(batch, False)
+        energy = step(batch.positions, batch.cell, forces=False).energy
+        inputs = step.last_inputs.double().cpu().numpy()[: frames.num_atoms]
+        sums = np.zeros((len(frames), inputs.shape[1]))
+        np.add.at(sums, frames.frame_index, inputs)
+        return LastInputs(indices, frames, energy[: len(frames)], sums)
 
     def _step(self, batch: Batch, stress: bool) -> CapturedStep:
         """A step for the batch; one of the same shape is used again."""
@@ -176,7 +225,8 @@ class Predictor:
         else:
             while len(self._steps) >= MOST_STEPS:
                 self._steps.popitem(last=False)
-            step = self._steps[key] = CapturedStep(self.potential, batch, mode=self._mode(batch), stress=stress)
+            how: dict[str, Any] = dict(mode=self._mode(batch), stress=stress, uncertainty=self._uncertain)
+            step = self._steps[key] = CapturedStep(self.potential, batch, **how)
         self._steps.move_to_end(key)
         self._coming[key[:2]] -= 1
         return step
@@ -212,11 +262,17 @@ class Predictor:
     def _batch(self, frames: Frames) -> Batch:
         return pack(frames, *self._shape(int(frames.num_atoms), len(frames)), self.potential.cutoff)
 
-    def _find_fault(self, store: Store, indices: NDArray[np.int64], stress: bool, error: Exception) -> None:
+    def _find_fault(
+        self,
+        store: Store,
+        indices: NDArray[np.int64],
+        evaluate: Callable[[NDArray[np.int64], Frames], Any],
+        error: Exception,
+    ) -> None:
         """Raises ValueError for the first of some frames that cannot be evaluated by itself."""
         for index in indices:
             try:
-                self._evaluate(np.array([index]), store.gather(index), stress)
+                evaluate(np.array([index]), store.gather(index))
             except (NonFiniteError, ValueError) as alone:
                 raise ValueError(f"{named(store, index)} can't be evaluated: {alone}") from error
 
@@ -241,7 +297,7 @@ def predict(
         values = [getattr(part, name) for part in parts]
         return None if values[0] is None else np.concatenate(values)
 
-    others = ("indices", "energy", "forces", "stress", "energy_spread", "forces_spread")
+    others = ("indices", "energy", "forces", "stress", "energy_spread", "forces_spread", *UNCERTAINTIES)
     return Predictions(
         frames=Frames.concatenate([part.frames for part in parts]), **{name: joined(name) for name in others}
     )

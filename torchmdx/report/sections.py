@@ -31,6 +31,16 @@ SPREAD_NOTE = (
     "grow with the spread, structures with a large spread are worth labelling. On the grey line both are equal; orange "
     "points are root mean squares in bins of spread."
 )
+UNCERTAINTY_NOTE = (
+    "The uncertainty is that of the energy by the rigidity of the last layer, the error that of the prediction. If "
+    "errors grow with the uncertainty, structures with a large one are worth labelling. On the grey line both are "
+    "equal; orange points are root mean squares in bins of uncertainty."
+)
+CALIBRATION_NOTE = (
+    "A share p of Gaussian errors is within an interval around zero whose half-width is a multiple of the standard "
+    "deviation. The curve shows the share of errors that is. Below the grey line errors are larger than stated, above "
+    "it smaller. The shaded area is the miscalibration area, 0 at best and at most 0.5."
+)
 ENERGY_NOTE = f"The potential's reference energies of the elements are subtracted from both. {PARITY_NOTE}"
 
 
@@ -97,7 +107,31 @@ def spreads(directory: Path, found: Mapping[str, Errors], units: Scales) -> list
             counted = "energies" if kind == "energy" else "forces"
             if spread_plot.spread_and_error(path, both, unit, what, title=f"{name}: {both.count:,} {counted}"):
                 pictures.append(_picture(path, f"spread and error of {what}, {name}"))
-    return [PageSection("Spread and error", [SPREAD_NOTE], pictures)] if pictures else []
+    pictures += _calibrations(directory, found, "energy_spread")
+    return [PageSection("Spread and error", [SPREAD_NOTE, CALIBRATION_NOTE], pictures)] if pictures else []
+
+
+def uncertainties(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
+    """Uncertainty of a single potential against its error, for each set, and its calibration."""
+    pictures = []
+    for name, slug in zip(found, _slugs(found), strict=True):
+        path, both = directory / f"uncertainty_{slug}.png", found[name].energy_uncertainty
+        shown = dict(title=f"{name}: {both.count:,} energies", noun="uncertainty")
+        if spread_plot.spread_and_error(path, both, units.energy, "energy per atom", **shown):
+            pictures.append(_picture(path, f"uncertainty and error of energy per atom, {name}"))
+    pictures += _calibrations(directory, found, "energy_uncertainty")
+    notes = [UNCERTAINTY_NOTE, CALIBRATION_NOTE]
+    return [PageSection("Uncertainty and error", notes, pictures)] if pictures else []
+
+
+def _calibrations(directory: Path, found: Mapping[str, Errors], kind: str) -> list[Picture]:
+    """A picture of the calibration of a kind of doubt for each set."""
+    pictures = []
+    for name, slug in zip(found, _slugs(found), strict=True):
+        path, both = directory / f"calibration_{slug}.png", getattr(found[name], kind)
+        if both.count and spread_plot.calibration(path, both, title=f"{name}: {both.count:,} energies"):
+            pictures.append(_picture(path, f"calibration of energies, {name}"))
+    return pictures
 
 
 def groups(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:

@@ -64,6 +64,14 @@ class Sources:
             raise ValueError(f"the part {' and '.join(parts)} of {split!r} is empty")
         return found
 
+    def together(self, files: Sequence[str]) -> Store:
+        """All frames of some files, or of one store. Raises ValueError for several of which one is a store."""
+        if len(files) == 1 and is_store(files[0]):
+            return self._open(files[0])
+        if stores := [file for file in files if is_store(file)]:
+            raise ValueError(f"give one store, or files other than stores, got {stores[0]!r} among {len(files)}")
+        return self._converted(files)
+
     def _open(self, path: str) -> Store:
         return Store.open(path)
 

@@ -58,7 +58,7 @@ def summary(sets: Mapping[str, Errors], scales: Scales) -> Table:
             for name in names:
                 cells = [_cell(e, kind, m, name, scale) for e, m in zip(all_errors, moments, strict=True)]
                 rows.append([name, *cells])
-    rows += _spreads(all_errors, scales)
+    rows += _spreads(all_errors, scales) + _uncertainties(all_errors, scales)
     return Table(["", *sets], rows)
 
 
@@ -86,6 +86,24 @@ def _spreads(all_errors: Sequence[Errors], scales: Scales) -> list[list[str]]:
             rows.append(["RMS error", *(number(one.rms_error * scale.factor) for one in found)])
             rows.append(["correlation", *(_correlation(one.correlation) for one in found)])
             rows.append(["rank correlation", *(_correlation(one.rank_correlation) for one in found)])
+            if what.startswith("energy"):  # errors of forces are lengths of vectors
+                rows.append(["miscalibration area", *(_correlation(one.miscalibration) for one in found)])
+    return rows
+
+
+def _uncertainties(all_errors: Sequence[Errors], scales: Scales) -> list[list[str]]:
+    """Uncertainty of a single potential, and how it relates to the errors."""
+    rows, found = [], [errors.energy_uncertainty for errors in all_errors]
+    if any(one.count for one in found):
+        rows.append([f"Uncertainty, energy per atom / {scales.energy.unit}"])
+        rows.append(["RMS uncertainty", *(number(one.rms_spread * scales.energy.factor) for one in found)])
+        rows.append(["RMS error", *(number(one.rms_error * scales.energy.factor) for one in found)])
+        rows.append(["rank correlation", *(_correlation(one.rank_correlation) for one in found)])
+        rows.append(["miscalibration area", *(_correlation(one.miscalibration) for one in found)])
+    atoms = [errors.atoms_uncertainty for errors in all_errors]
+    if any(one.count for one in atoms):
+        rows.append(["Uncertainty of the energies of atoms"])
+        rows.append(["rank correlation with force errors", *(_correlation(one.rank_correlation) for one in atoms)])
     return rows
 
 

@@ -1,7 +1,11 @@
-"""Spread of an ensemble against the error of its mean.
+"""Spread of an ensemble against the error of its mean; uncertainty of a single potential against its error.
 
 energies    σ(E) / n   and   |E - E_label| / n        of a structure of n atoms, eV/atom
 forces      σ(F_i)     and   |F_i - F_i,label|        of an atom (length of the vector), eV/Å
+
+If errors of energies are Gaussian with these standard deviations, a share p of them is within z σ, where
+p = erf(z / √2). The miscalibration area is the integral over p of the difference between the share that is and p:
+0 for a perfect calibration, at most 1/2.
 """
 
 from __future__ import annotations
@@ -76,6 +80,37 @@ class SpreadAndError:
         bins = [one for one in np.array_split(pairs, min(number, max(1, len(pairs) // 5))) if len(one)]
         return np.array([np.sqrt((one**2).mean(0)) for one in bins]).reshape(-1, 2)
 
+    @property
+    def shares(self) -> Floats:
+        """For each pair of the sample the p whose interval just contains its error, sorted; 1 for a spread of zero."""
+        spread, error = self.pairs.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.where(error > 0, error / spread, 0.0)
+        return np.sort([math.erf(one / math.sqrt(2)) for one in z.tolist()])
+
+    def calibration(self, number: int = 101) -> Floats:
+        """(p, share of the errors that is within the interval of p) [number,2] of the sample."""
+        expected = np.linspace(0, 1, number)
+        observed = np.searchsorted(self.shares, expected, side="right") / max(self.count and len(self.pairs), 1)
+        return np.stack([expected, observed], axis=1)
+
+    @property
+    def miscalibration(self) -> float:
+        """The miscalibration area, of the sample; NaN without pairs."""
+        if not self.count:
+            return math.nan
+        expected, observed = self.calibration(2001).T
+        apart = np.abs(observed - expected)
+        return float(((apart[1:] + apart[:-1]) / 2 * np.diff(expected)).sum())
+
+    @property
+    def likelihood(self) -> float:
+        """Mean of -log of the density of Gaussians at the errors, of the sample; NaN without pairs, or for zeros."""
+        spread, error = self.pairs.T
+        if not len(spread) or not (spread > 0).all():
+            return math.nan
+        return float((0.5 * np.log(2 * np.pi * spread**2) + error**2 / (2 * spread**2)).mean())
+
     def summary(self, scale: Scale) -> dict[str, Any]:
         """For JSON; null for what is not defined."""
         numbers = {
@@ -84,6 +119,8 @@ class SpreadAndError:
             "error_over_spread": self.ratio,
             "correlation": self.correlation,
             "rank_correlation": self.rank_correlation,
+            "miscalibration_area": self.miscalibration,
+            "negative_log_likelihood": self.likelihood,
         }
         known = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
         return {"unit": scale.unit, **known, "count": self.count}

@@ -75,6 +75,7 @@ def write_evaluation(
         *sections.parity(directory, found.errors, units),
         *sections.distribution(directory, found.errors, units),
         *sections.spreads(directory, found.errors, units),
+        *sections.uncertainties(directory, found.errors, units),
         *sections.groups(directory, found.errors, units),
         *sections.worst(found.errors, found.stores, units),
         sections.described(found.potential),

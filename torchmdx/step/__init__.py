@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchmdx.step.results import SpreadError as SpreadError
     from torchmdx.step.results import StepError as StepError
     from torchmdx.step.results import StepResult as StepResult
+    from torchmdx.step.results import UncertaintyError as UncertaintyError
 else:
     __all__, __getattr__, __dir__ = public_names(
         __name__,
@@ -39,5 +40,6 @@ else:
             "StepPool": "pool",
             "StepReport": "report",
             "StepResult": "results",
+            "UncertaintyError": "results",
         },
     )

@@ -61,11 +61,11 @@ def launch_finish(
     energies: Tensor,
     forces: Tensor,
     stress: Tensor | None,
-    spread: tuple[Tensor, Tensor] | None = None,
+    doubts: tuple[Tensor, Tensor] | None = None,
     *,
     to_host: int = 0,
 ) -> None:
-    """Writes results in the caller's order and in float64, and the flags. spread: of energy [S], forces [N], float64.
+    """Writes results in the caller's order and in float64, and the flags. doubts: of systems [S], atoms [N], float64.
 
     Args:
         to_host: This many numbers of the output are written to the host's block by the kernel, in a single program.
@@ -79,18 +79,18 @@ def launch_finish(
         energies,
         forces,
         energy if stress is None else stress,
-        *(spread or unused),
+        *(doubts or unused),
         buffers.positions,
         buffers.order,
         buffers.far,
-        buffers.most_spread,
+        buffers.most,
         edges.needed,
         edges.overflow,
         out["energy"],
         out["energies"] if buffers.energies_wanted else energies,
         out["forces"],
         energy if stress is None else out["stress"],
-        *((out["energy_spread"], out["force_spread"]) if spread else unused),
+        *([out[name] for name in buffers.doubts or ()] if doubts else unused),
         out["flags"],
         buffers.output,
         buffers.host_output,
@@ -99,7 +99,7 @@ def launch_finish(
         to_host,
         ENERGIES=buffers.energies_wanted,
         STRESS=stress is not None,
-        SPREAD=spread is not None,
+        SPREAD=doubts is not None,
         TO_HOST=triton.next_power_of_2(to_host) if to_host else 0,
         BLOCK=block,
         num_warps=4,

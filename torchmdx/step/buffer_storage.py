@@ -1,8 +1,8 @@
 """The fixed buffers of a captured step: blocks on the model's device and on the host, their views, and the flags.
 
-One float64 block goes in (positions, cell) and one comes out (energy, energy spread, flags, stress, energies, forces,
-force spread; those that the step computes), so that each direction takes a single copy. For few atoms it takes none:
-the first and the last kernel then read and write the host's blocks.
+One float64 block goes in (positions, cell) and one comes out (energy, its doubt, flags, stress, energies, forces, the
+doubt of each atom; those that the step computes), so that each direction takes a single copy. For few atoms it takes
+none: the first and the last kernel then read and write the host's blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from torch import Tensor
 from torchmdx.step.structure_block import StructureBlock
 from torchmdx.structures.system import Batch
 
+# Doubts: the names of two results that tell how certain others are, of systems [S] and of atoms [N].
+Doubts = tuple[str, str]
+SPREADS: Doubts = ("energy_spread", "force_spread")  # of an ensemble
+UNCERTAINTIES: Doubts = ("energy_uncertainty", "energies_uncertainty")  # of a single potential
 # Indices of the flags in the output block, int64.
 NEEDED, OVERFLOW, NOT_FINITE, FIRST_BAD, FAR, UNCERTAIN = range(6)
 NUM_FLAGS = 8
@@ -24,7 +28,7 @@ class BufferStorage:
     """Input and output of a step of N atoms in S systems, on the model's device and in pinned memory on the host.
 
     Args:
-        spread: Also hold the spread of an ensemble; atoms with a force spread above `most_spread` are flagged.
+        doubts: Also hold these two, of systems and of atoms, SPREADS or UNCERTAINTIES; atoms above `most` are flagged.
         block: Has the input on the device, and order, images, origin and far.
     """
 
@@ -35,23 +39,23 @@ class BufferStorage:
         *,
         stress: bool,
         energies: bool,
-        spread: bool = False,
+        doubts: Doubts | None = None,
         block: StructureBlock | None = None,
     ) -> None:
         device, num_atoms, num_systems = batch.positions.device, batch.num_atoms, batch.num_systems
         self.num_atoms, self.num_systems = num_atoms, num_systems
-        self.stress_wanted, self.energies_wanted, self.spread_given = stress, energies, spread
+        self.stress_wanted, self.energies_wanted, self.doubts = stress, energies, doubts
         self.on_gpu = device.type == "cuda"
         self.direct = self.on_gpu and num_atoms <= MOST_DIRECT and 9 * num_systems <= MOST_DIRECT
         sizes_in = (3 * num_atoms, 9 * num_systems)
         sizes_out = (
             num_systems,
-            num_systems if spread else 0,
+            num_systems if doubts else 0,
             NUM_FLAGS,
             9 * num_systems if stress else 0,
             num_atoms if energies else 0,
             3 * num_atoms,
-            num_atoms if spread else 0,
+            num_atoms if doubts else 0,
         )
         self._first_out, self._sizes_out = sum(sizes_out[:3]), sizes_out
         if block is None:
@@ -84,7 +88,7 @@ class BufferStorage:
             self.order, self.images, self.origin, self.far = (
                 block.views[name] for name in ("order", "images", "origin", "far")
             )
-        self.most_spread = torch.full((), torch.inf, dtype=torch.float64, device=device)
+        self.most = torch.full((), torch.inf, dtype=torch.float64, device=device)
 
     def copied_outputs(self) -> dict[str, Tensor]:
         """`outputs` in memory of their own, by one copy on the device."""
@@ -95,12 +99,12 @@ class BufferStorage:
         return {"positions": positions.view(-1, 3), "cell": cell.view(-1, 3, 3)}
 
     def _views_out(self, block: Tensor, sizes: tuple[int, ...]) -> dict[str, Tensor]:
-        energy, energy_spread, flags, stress, energies, forces, force_spread = block.split(sizes)
+        energy, of_systems, flags, stress, energies, forces, of_atoms = block.split(sizes)
         views = {"energy": energy, "flags": flags.view(torch.int64), "forces": forces.view(-1, 3)}
         if self.stress_wanted:
             views["stress"] = stress.view(-1, 3, 3)
         if self.energies_wanted:
             views["energies"] = energies
-        if self.spread_given:
-            views |= {"energy_spread": energy_spread, "force_spread": force_spread}
+        if self.doubts is not None:
+            views |= dict(zip(self.doubts, (of_systems, of_atoms), strict=True))
         return views

@@ -107,7 +107,7 @@ class StepBuffers(BufferStorage):
         energies: Tensor,
         forces: Tensor,
         stress: Tensor | None,
-        spread: tuple[Tensor, Tensor] | None = None,
+        doubts: tuple[Tensor, Tensor] | None = None,
         *,
         to_host: bool = True,
         read: bool = True,
@@ -115,7 +115,7 @@ class StepBuffers(BufferStorage):
         """Fills `outputs` from the model's results, in the caller's order, and sets the flags.
 
         Args:
-            spread: Of an ensemble's energy [S] and forces [N].
+            doubts: Spreads of an ensemble or uncertainties, of systems [S] and atoms [N].
             to_host: Copies all results to the host; otherwise only energies and flags.
             read: Whether the host reads anything; if not, nothing is copied.
         """
@@ -123,7 +123,7 @@ class StepBuffers(BufferStorage):
             from torchmdx.step.buffer_kernels import launch_finish
 
             length = (len(self.output) if to_host else self._first_out) if read else 0
-            given = (energy, energies, forces, stress, spread)
+            given = (energy, energies, forces, stress, doubts)
             launch_finish(self, edges, *given, to_host=length if self.direct else 0)
             if length and not self.direct:
                 self.host_output[:length].copy_(self.output[:length], non_blocking=True)
@@ -139,11 +139,12 @@ class StepBuffers(BufferStorage):
         if self.stress_wanted:
             assert stress is not None
             out["stress"].copy_(stress)
-        if self.spread_given:
-            assert spread is not None
-            out["energy_spread"].copy_(spread[0])
-            out["force_spread"].index_copy_(0, order, spread[1])
-            out["flags"][UNCERTAIN] = (spread[1] > self.most_spread).sum()
+        if self.doubts is not None:
+            assert doubts is not None
+            of_systems, of_atoms = (self.host_arrays[name] for name in self.doubts)
+            values = doubts[1].numpy()
+            of_systems[...], of_atoms[self.order.numpy()] = doubts[0].numpy(), values
+            self.host_arrays["flags"][UNCERTAIN] = np.count_nonzero(values > float(self.most))
 
     def finish_without_atoms(self, *, from_host: bool) -> None:
         """Fills the stress of systems without atoms, 0 or, without a volume, NaN; all else was created with zeros."""

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.kernel_compile import run_compiled
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.audit import Verdict, require_finite
+from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
 from torchmdx.step.change import fall_back, refresh, repair, settle, take_over
@@ -33,6 +34,7 @@ from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
 from torchmdx.step.state import StepState, checked_precision
 from torchmdx.step.structure_block import StructureBlock
+from torchmdx.step.uncertainty import UncertaintyProduct, doubts_of, for_step
 from torchmdx.structures.system import Batch, System
 
 # Evaluations between updates of images and order: atoms diffuse slowly.
@@ -67,6 +69,9 @@ class CapturedStep(StepState):
             potential's dtype.
         audit_every: Evaluations between comparisons with the exact model (0: only when a graph is captured).
         max_force_spread: For an ensemble, eV/Å; SpreadError if the forces on an atom have a larger spread.
+        uncertainty: Also compute the uncertainties of the energy and of the energy of each atom, which a single
+            potential knows if `Potential.uncertainty` is set.
+        max_uncertainty: Of the energy of an atom, eV; UncertaintyError if it is larger. Implies `uncertainty`.
         engine: "fused", "pairs", "C", "exact" or the name of a registered engine; ValueError if it does not serve. None
             takes the fastest.
     """
@@ -83,6 +88,8 @@ class CapturedStep(StepState):
         precision: str | None = None,
         audit_every: int = 0,
         max_force_spread: float | None = None,
+        uncertainty: bool = False,
+        max_uncertainty: float | None = None,
         engine: str | None = None,
     ) -> None:
         require_mode(mode, potential.device)
@@ -93,6 +100,8 @@ class CapturedStep(StepState):
             raise ValueError(f"audit_every must be >= 0 evaluations, got {audit_every}")
         self.precision, dtype = checked_precision(potential, precision), potential.dtype
         self.batch, self.device = Batch.of(structure).to(potential.device), potential.device
+        limit = checked_limit(potential, max_force_spread, max_uncertainty)
+        potential = for_step(potential, uncertainty or max_uncertainty is not None)
         self.potential = frozen(with_balanced_sums(potential, self.batch))
         potential.require_elements(self.batch.atomic_numbers)
         self.periodic = bool(self.batch.pbc.any())
@@ -105,20 +114,23 @@ class CapturedStep(StepState):
         before = memory_allocated(self.device)
         with memory_explained(self.batch, self.device):
             self._allocate(dtype, stress, energies)
-        if (limit := checked_limit(potential, max_force_spread)) is not None:
-            self.buffers.most_spread.fill_(limit)
+        if limit is not None:
+            self.buffers.most.fill_(limit)
         self._buffer_bytes = memory_allocated(self.device) - before
         self.policy = GraphPolicy(mode, self.device, self.engine_why)
 
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
         self.block = block = StructureBlock.of(self.batch, dtype)
         self.batch = batch = self.batch.clone() if block is None else block.batch
-        spread = isinstance(self.potential, Ensemble)
-        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, spread=spread, block=block)
+        doubts = doubts_of(self.potential)
+        self.buffers = buffers = StepBuffers(batch, dtype, stress=stress, energies=energies, doubts=doubts, block=block)
         buffers.fill(batch)
         ordered = batch.clone().to(dtype=dtype) if block is None else block.ordered()
         self.ordered = replace(ordered, positions=buffers.positions, cell=buffers.cell)
         refresh(self, "device")
+        self.product = None
+        if doubts == UNCERTAINTIES:
+            self.product = UncertaintyProduct(cast(Potential, self.potential), self.ordered)
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
         self.engine, self.engine_why = engine_for(

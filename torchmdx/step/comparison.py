@@ -20,6 +20,8 @@ LEAST_FORCE = 1e-2
 ENERGY_SCALE = 1.0
 # Forces on a few atoms may be this many times further off than those on many, and energies of atoms than their sum.
 OF_FEW_ATOMS, OF_ATOMS = 3.0, 5.0
+# Uncertainties, relative to themselves: rare directions of the last layer are multiplied by large numbers.
+OF_UNCERTAINTIES = 100.0
 # Sums of forces may be this many times the tolerance, relative to the norm of the forces of all atoms.
 SUM_OF_FORCES = 10.0
 
@@ -48,6 +50,8 @@ def compare_systems(found: Results, exact: Results, batch: Batch, allowed: float
             reasons += _excess((found[name] - exact[name]).abs(), allowed * scale, title, "eV")
     if "energies" in found and "energies" in exact:
         reasons += _energies(found["energies"], exact["energies"], exact["forces"], allowed, other)
+    if "energy_uncertainty" in found and "energy_uncertainty" in exact:
+        reasons += _uncertainties(found, exact, allowed, scale, other)
     if "stress" in found and "stress" in exact:
         reasons += _stress(found["stress"], exact["stress"], batch, allowed, scale, other)
     return Comparison(error, reasons)
@@ -113,6 +117,17 @@ def _energies(found: Tensor, exact: Tensor, forces: Tensor, allowed: float, othe
     limit = allowed * OF_ATOMS * ENERGY_SCALE * (1 + (forces**2).sum(-1).mean().sqrt())
     difference = ((found - exact) ** 2).mean().sqrt()
     return _excess(difference[None], limit[None], f"the energies of its atoms differ from {other}", "eV (RMS)")
+
+
+def _uncertainties(found: Results, exact: Results, allowed: float, scale: Tensor, other: str) -> tuple[str, ...]:
+    """How uncertainties of systems and of atoms differ; their own tolerance allows for the inverse of a covariance."""
+    reasons: tuple[str, ...] = ()
+    of_atom = (("energy_uncertainty", scale), ("energies_uncertainty", torch.full_like(scale[:1], ENERGY_SCALE)))
+    for name, unit in of_atom:
+        limits = allowed * (OF_UNCERTAINTIES * exact[name] + unit)
+        title = f"its {name.replace('_', ' ')} differs from {other}"
+        reasons += _excess((found[name] - exact[name]).abs(), limits, title, "eV") if len(limits) else ()
+    return reasons
 
 
 def _stress(found: Tensor, exact: Tensor, batch: Batch, allowed: float, scale: Tensor, other: str) -> tuple[str, ...]:

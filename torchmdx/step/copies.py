@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.structures.system import Batch
@@ -29,7 +30,8 @@ class _Step(Protocol):
 
 def parts_of(step: _Step, last_kind: str) -> tuple[Any, ...]:
     """The arguments of `restored` after the first. last_kind: "host" or "device", where the last cell came from."""
-    buffers, limit = step.buffers, float(step.buffers.most_spread)
+    buffers, limit = step.buffers, float(step.buffers.most)
+    certain = buffers.doubts == UNCERTAINTIES
     options = {
         "mode": step.policy.asked,
         "stress": buffers.stress_wanted,
@@ -37,7 +39,8 @@ def parts_of(step: _Step, last_kind: str) -> tuple[Any, ...]:
         "skin": step.skin,
         "precision": step.precision,
         "audit_every": step.audit_every,
-        "max_force_spread": limit if math.isfinite(limit) else None,
+        ("max_uncertainty" if certain else "max_force_spread"): limit if math.isfinite(limit) else None,
+        "uncertainty": certain,
         "engine": step.engine_asked,
     }
     inputs = buffers.inputs if last_kind == "device" else buffers.host_inputs

@@ -21,6 +21,7 @@ from torchmdx.neighbors.explicit import search_explicitly
 from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.isolation import isolated
+from torchmdx.step.buffer_storage import SPREADS, UNCERTAINTIES
 from torchmdx.step.environment import Around, Environment, around
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
@@ -32,7 +33,7 @@ Results = dict[str, Tensor]
 
 
 def exact_results(potential: Potential | Ensemble, batch: Batch, *, stress: bool = False) -> Results:
-    """Energy [S], energies [N], forces [N,3], stress [S,3,3] if asked for, and of an ensemble both spreads.
+    """Energy [S], energies [N], forces [N,3], stress [S,3,3] if asked for, and what tells how certain they are.
 
     In blocks, because the derivative takes 6 MB per atom otherwise, more than the fast path of a large structure.
     """
@@ -42,11 +43,11 @@ def exact_results(potential: Potential | Ensemble, batch: Batch, *, stress: bool
     batch = batch.to(dtype=torch.float64)
     edges = search_explicitly(batch, exact.search_cutoff(batch)) if batch.num_atoms > FEW_ATOMS else None
     found = evaluate(whole, batch, edges, stress=stress)
-    given = {name: getattr(found, name) for name in ("energy", "energies", "forces", "stress", *SPREADS)}
+    given = {name: getattr(found, name) for name in ("energy", "energies", "forces", "stress", *DOUBTS)}
     return {name: value.double() for name, value in given.items() if value is not None}
 
 
-SPREADS = ("energy_spread", "force_spread")
+DOUBTS = (*SPREADS, *UNCERTAINTIES)
 
 
 def exact_copy(potential: Potential | Ensemble) -> Potential | Ensemble:

@@ -21,7 +21,7 @@ from torchmdx.structures.system import Batch
 log = logging.getLogger("torchmdx.step.captured_step")
 
 EXACT = "the exact model's"
-OF_ATOMS = ("forces", "force_spread", "energies")
+OF_ATOMS = ("forces", "force_spread", "energies", "energies_uncertainty")
 TITLES = {"energy": "energy", "energies": "energies of atoms", "forces": "forces", "stress": "stress"}
 # Environments are added until they have this number of atoms in total.
 ENOUGH_AROUND = 3000
@@ -131,8 +131,8 @@ class Findings:
         return _named("system", [f"{system:,}" for system in systems])
 
     def _quantities(self) -> str:
-        spread = "force_spread" in self.found
-        return _listed([title for name, title in TITLES.items() if name in self.found] + ["spreads"] * spread)
+        doubts = ["spreads"] * ("force_spread" in self.found) + ["uncertainties"] * ("energy_uncertainty" in self.found)
+        return _listed([title for name, title in TITLES.items() if name in self.found] + doubts)
 
 
 def _listed(words: Sequence[str]) -> str:

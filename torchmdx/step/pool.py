@@ -77,8 +77,8 @@ class StepPool:
     are if the GPU's memory runs out.
 
     Args:
-        mode, stress, precision, audit_every, engine: As for CapturedStep. Threads that share a pool take turns. A copy
-            or a pickle of a pool has its potential and settings, without steps.
+        mode, stress, precision, audit_every, engine, uncertainty: As for CapturedStep. Threads that share a pool take
+            turns. A copy or a pickle of a pool has its potential and settings, without steps.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class StepPool:
         most_steps: int | None = None,
         most_memory: int | None = None,
         engine: str | None = None,
+        uncertainty: bool = False,
     ) -> None:
         require_engine(engine)
         require_limits(most_steps, most_memory)
@@ -101,7 +102,7 @@ class StepPool:
             self.potential.device, most_steps, most_memory, MOST_CPU_STEPS
         )
         self.mode, self.stress, self.precision, self.audit_every = mode, stress, precision, audit_every
-        self.engine = engine
+        self.engine, self.uncertainty = engine, uncertainty
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
 
@@ -138,6 +139,10 @@ class StepPool:
             stress=None if result.stress is None else result.stress[:1].copy(),
             energy_spread=None if result.energy_spread is None else result.energy_spread[:1].copy(),
             force_spread=None if result.force_spread is None else result.force_spread[:count].copy(),
+            energy_uncertainty=None if result.energy_uncertainty is None else result.energy_uncertainty[:1].copy(),
+            energies_uncertainty=(
+                None if result.energies_uncertainty is None else result.energies_uncertainty[:count].copy()
+            ),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,6 +206,7 @@ class StepPool:
             precision=self.precision,
             audit_every=self.audit_every,
             engine=self.engine,
+            uncertainty=self.uncertainty,
         )
 
     @property

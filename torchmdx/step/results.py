@@ -37,7 +37,11 @@ class GraphRefused(StepError):
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A structure with the results of an ensemble, as NumPy arrays; eV and Å."""
+    """A structure with its results, as NumPy arrays; eV and Å.
+
+    Of an ensemble it has energy_spread and force_spread [N]; of a single potential energy_uncertainty and
+    energies_uncertainty [N].
+    """
 
     numbers: NDArray[np.int64]
     positions: NDArray[np.float64]
@@ -45,18 +49,25 @@ class Frame:
     pbc: NDArray[np.bool_]
     charge: float
     energy: float
-    energy_spread: float
     forces: NDArray[np.float64]
-    force_spread: NDArray[np.float64]
+    energy_spread: float | None = None
+    force_spread: NDArray[np.float64] | None = None
+    energy_uncertainty: float | None = None
+    energies_uncertainty: NDArray[np.float64] | None = None
 
     def to_ase(self) -> Atoms:
-        """ASE atoms with energy and forces as results, `forces_spread` as an array, and the rest in info."""
+        """ASE atoms with energy and forces as results, what belongs to atoms in arrays, and the rest in info.
+
+        The array of the spreads is `forces_spread`, that of uncertainties `energies_uncertainty`.
+        """
         from ase import Atoms
         from ase.calculators.singlepoint import SinglePointCalculator
 
         atoms = Atoms(self.numbers, self.positions, cell=self.cell, pbc=self.pbc)
-        atoms.info |= {"charge": self.charge, "energy_spread": self.energy_spread}
-        atoms.arrays["forces_spread"] = self.force_spread
+        doubts = {"energy_spread": self.energy_spread, "energy_uncertainty": self.energy_uncertainty}
+        atoms.info |= {"charge": self.charge, **{name: x for name, x in doubts.items() if x is not None}}
+        arrays = {"forces_spread": self.force_spread, "energies_uncertainty": self.energies_uncertainty}
+        atoms.arrays |= {name: values for name, values in arrays.items() if values is not None}
         atoms.calc = SinglePointCalculator(atoms, energy=self.energy, forces=self.forces)
         return atoms
 
@@ -86,13 +97,18 @@ class SpreadError(StepError):
         self.frame, self.atom, self.most, self.step, self.structure = frame, atom, most, step, structure
 
 
+class UncertaintyError(SpreadError):
+    """The uncertainty of the energy of an atom exceeds its limit, in eV; arguments as for SpreadError."""
+
+
 @dataclass(frozen=True, eq=False)
 class StepResult:
     """energy [S] eV, forces [N,3] eV/Å, energies [N] eV, stress [S,3,3] eV/Å³ (NaN without a volume), all float64.
 
     For an ensemble these are means over its members, and energy_spread [S] eV and force_spread [N] eV/Å are the
-    standard deviations. All are NumPy arrays if positions were given as an array or a CPU tensor, and CUDA tensors if
-    positions were a CUDA tensor.
+    standard deviations. A single potential whose uncertainty is wanted has energy_uncertainty [S] eV and
+    energies_uncertainty [N] eV. All are NumPy arrays if positions were given as an array or a CPU tensor, and CUDA
+    tensors if positions were a CUDA tensor.
     """
 
     energy: Any
@@ -101,6 +117,8 @@ class StepResult:
     stress: Any = None
     energy_spread: Any = None
     force_spread: Any = None
+    energy_uncertainty: Any = None
+    energies_uncertainty: Any = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], copy: bool) -> StepResult:

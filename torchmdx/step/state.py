@@ -19,6 +19,7 @@ from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
 from torchmdx.step.structure_block import StructureBlock
+from torchmdx.step.uncertainty import UncertaintyProduct
 from torchmdx.step.whole_step import Moving, launch_whole
 from torchmdx.structures.system import Batch
 
@@ -48,6 +49,8 @@ class StepState:
     buffers: StepBuffers
     search: EdgeSearch
     engine: Engine
+    product: UncertaintyProduct | None  # of a single potential's uncertainty, if it is wanted
+    inputs_kept: Tensor | None = None  # of the last layer, in the order of `ordered`, where they are evaluated
     engine_why: str
     engine_asked: str | None
     policy: GraphPolicy
@@ -92,6 +95,17 @@ class StepState:
     def _require_assigned(self) -> None:
         if self.assigning:
             raise RuntimeError("the last assign did not finish: call assign again before an evaluation")
+
+    @property
+    def last_inputs(self) -> Tensor:
+        """A copy of the inputs of the last layer [N,D] in the last evaluation, in the caller's order.
+
+        Raises:
+            ValueError: Before the first evaluation, and for a step without `uncertainty=True`.
+        """
+        if self.inputs_kept is None:
+            raise ValueError("last_inputs needs an evaluation of a step with uncertainty=True, got none")
+        return torch.empty_like(self.inputs_kept).index_copy_(0, self.buffers.order.long(), self.inputs_kept)
 
     def _judge(self, kind: str, launched: dict[str, Tensor] | None = None) -> str | None:
         """Audits the evaluation that has just been done. Returns why it is wrong, None if it passes.
@@ -143,7 +157,12 @@ class StepState:
         outputs = self.engine.run(buffers.places, buffers.box, edges, forces=kind != "energy" and self.with_forces)
         # Those of an earlier evaluation may not be finite.
         forces = outputs.forces if self.with_forces else torch.zeros_like(outputs.forces)
-        results = (outputs.energy, outputs.energies, forces, outputs.stress, outputs.spread)
+        doubts = outputs.spread
+        if self.product is not None:
+            assert outputs.last_inputs is not None, f"the engine {self.engine.name} returns no inputs of the last layer"
+            self.inputs_kept = outputs.last_inputs
+            doubts = self.product(outputs.last_inputs)
+        results = (outputs.energy, outputs.energies, forces, outputs.stress, doubts)
         buffers.finish(edges, *results, to_host=kind == "host", read=kind != "steps")
 
 

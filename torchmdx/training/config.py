@@ -172,6 +172,9 @@ class OutputSection(Section):
     log_every: Count = Field(default=50, description="steps between rows of steps.csv")
     save_every: Count = Field(default=1, description="epochs between checkpoints to resume from")
     report: bool = Field(default=True, description="write figures and errors to report/index.html at the end")
+    uncertainty: bool = Field(
+        default=True, description="gather the uncertainty of energies at the end, and store it in best.safetensors"
+    )
     kcal: bool = Field(default=False, description="report errors in kcal/mol as well")
 
     @field_validator("loggers")

@@ -13,6 +13,7 @@ from torchmdx.training.config import Config
 from torchmdx.training.gains import UNITS, Values, lines
 from torchmdx.training.heads import OLD, REPLAY
 from torchmdx.training.loop import BEST, LAST, Trainer
+from torchmdx.training.uncertainty import store_uncertainty
 from torchmdx.training.validation import NEW, TEST, errors_of
 
 SHOWN = {OLD: "old frames"}  # names of parts in the report
@@ -38,6 +39,8 @@ def finish(config: Config, trainer: Trainer, directory: Path, device: torch.devi
             if errors := _listed(trainer.best_errors, f"{NEW}_{head}_" if head else f"{NEW}_"):
                 of = f" of the head {head}" if head else ""
                 print(f"validation errors{of}, MAE (RMSE): {errors}")
+    if config.output.uncertainty:
+        store_uncertainty(trainer, directory, device)
     if config.output.report:
         for head, file in files.items():
             print(_report(config, trainer, directory, device, best, head, str(file)))

@@ -37,7 +37,7 @@ for loop in (springs(Langevin(), 1.0, [3, 3, 3]), gas(Bussi(), CellRescaling(), 
     outputs |= {name: torch.zeros(9, dtype=torch.float64) for name in ("energy_spread", "force_spread")}
     outputs["stress"] = torch.zeros(3, 3, 3, dtype=torch.float64)
     inputs = {"positions": torch.zeros_like(state.positions), "cell": torch.zeros_like(state.cell)}
-    buffers = SimpleNamespace(inputs=inputs, outputs=outputs)
+    buffers = SimpleNamespace(inputs=inputs, outputs=outputs, doubts=("energy_spread", "force_spread"))
     state.launch_advance(buffers)
     state.launch_complete(buffers)
 loop = springs(Langevin(), 1.0, [3, 3, 3], fast=1.0, inner=4)

@@ -1,7 +1,9 @@
 """The format of torchmdx: a safetensors file with the weights, the whole configuration and a format version.
 
 A file of several heads, version 3, has the tensors of head k with the prefix `heads.k.`, and those that heads share
-without one. Reading chooses a head: the potential is an ordinary one.
+without one. Reading chooses a head: the potential is an ordinary one. A file of a potential that knows its uncertainty,
+version 4, has its covariance as the tensor `uncertainty.covariance` (each head its own), and the numbers in the
+metadata.
 
 safetensors contains only numbers and text. Shapes are compared with the configuration before memory is allocated for a
 model.
@@ -26,15 +28,17 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import PriorConfig
 from torchmdx.models.registry import ModelConfig, model_from_dict, model_to_dict, prior_from_dict, prior_to_dict
 from torchmdx.models.skeleton import CONSTANTS, require_sizes
+from torchmdx.models.uncertainty import Uncertainty, last_layer_size
 from torchmdx.runtime.damaged_file import WRONG_VALUES, is_newer, parse_json
 
 ENDINGS = (".safetensors",)
 FORMAT = "torchmdx-potential"
-FORMAT_VERSION, WITH_HEADS = 2, 3
+FORMAT_VERSION, WITH_HEADS, WITH_UNCERTAINTY = 2, 3, 4
 # Version 1 had a single architecture and no priors.
-READABLE_VERSIONS = ("1", "2", "3")
+READABLE_VERSIONS = ("1", "2", "3", "4")
 
 PREFIX = "heads."
+COVARIANCE = "uncertainty.covariance"
 # Metadata and tensors of one potential.
 Contents = tuple[dict[str, str], dict[str, Tensor]]
 
@@ -69,12 +73,37 @@ def contents(potential: Potential, report: Report | None = None) -> Contents:
         metadata["card"] = potential.card.to_text()
     if report is not None:
         metadata |= {"report": str(report), "energies": json.dumps(record(potential))}
-    return metadata, {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
+    if potential.uncertainty is not None:
+        metadata |= {
+            "format_version": str(WITH_UNCERTAINTY),
+            "uncertainty": potential.uncertainty.settings_text(),
+        }
+        tensors[COVARIANCE] = potential.uncertainty.covariance.contiguous()
+    return metadata, tensors
+
+
+def with_uncertainty(source: Source, uncertainty: Uncertainty) -> bytes:
+    """The content of a file, with this uncertainty of its potential, or of its head, and all else as it is."""
+    metadata, tensors = deserialized(source)
+    metadata, heads = dict(metadata), heads_in(metadata, source.origin)
+    if heads is None:
+        metadata["uncertainty"] = uncertainty.settings_text()
+        tensors[COVARIANCE] = uncertainty.covariance
+    else:
+        named, number = parse_json(metadata["heads"]), heads.index(source.head, repr(source.origin))
+        texts = named.get("uncertainties") or [None] * len(heads.names)
+        named["uncertainties"] = [*texts[:number], uncertainty.settings_text(), *texts[number + 1 :]]
+        metadata["heads"] = json.dumps(named)
+        tensors[f"{PREFIX}{number}.{COVARIANCE}"] = uncertainty.covariance
+    metadata["format_version"] = str(WITH_UNCERTAINTY)
+    return serialize(tensors, metadata)
 
 
 def _of_heads(potential: MultiHead) -> Contents:
     """Metadata and tensors of all heads."""
     held = [contents(potential.one(name)) for name in potential.heads.names]
+    version = max(WITH_HEADS, *(int(metadata["format_version"]) for metadata, _ in held))
     metadata, tensors = held[0][0], {name: value for name, value in held[0][1].items() if not _is_of_head(name)}
     for number, (_, found) in enumerate(held):
         tensors |= {f"{PREFIX}{number}.{name}": value for name, value in found.items() if _is_of_head(name)}
@@ -83,16 +112,20 @@ def _of_heads(potential: MultiHead) -> Contents:
         "default": potential.heads.default,
         "cards": [m.get("card") for m, _ in held],
     }
-    return {**metadata, "format_version": str(WITH_HEADS), "heads": json.dumps(named)}, tensors
+    if version == WITH_UNCERTAINTY:
+        named["uncertainties"] = [m.get("uncertainty") for m, _ in held]
+    metadata.pop("uncertainty", None)
+    return {**metadata, "format_version": str(version), "heads": json.dumps(named)}, tensors
 
 
 def _is_of_head(name: str) -> bool:
-    return name.startswith("head.") or name in CONSTANTS
+    return name.startswith("head.") or name in (*CONSTANTS, COVARIANCE)
 
 
 def heads_in(metadata: dict[str, Any], origin: str) -> HeadNames | None:
     """The heads that the metadata of a file name; None for a file without. Raises ValueError for damage."""
-    if metadata.get("format_version") != str(WITH_HEADS):
+    version = metadata.get("format_version")
+    if version != str(WITH_HEADS) and not (version == str(WITH_UNCERTAINTY) and "heads" in metadata):
         return None
     try:
         found = parse_json(metadata.get("heads", ""))
@@ -117,9 +150,12 @@ def _selected(metadata: dict[str, str], tensors: dict[str, Tensor], origin: str,
     mine, every = f"{PREFIX}{number}.", tuple(f"{PREFIX}{k}." for k in range(len(heads.names)))
     shared = {name: tensor for name, tensor in tensors.items() if not name.startswith(every)}
     own = {name.removeprefix(mine): tensor for name, tensor in tensors.items() if name.startswith(mine)}
-    card = parse_json(metadata["heads"]).get("cards", [])[number : number + 1]
-    metadata = {name: text for name, text in metadata.items() if name != "card"}
-    return metadata | ({"card": card[0]} if card and isinstance(card[0], str) else {}), shared | own
+    named = parse_json(metadata["heads"])
+    metadata = {name: text for name, text in metadata.items() if name not in ("card", "uncertainty")}
+    for name, key in (("card", "cards"), ("uncertainty", "uncertainties")):
+        mine = named.get(key, [])[number : number + 1]
+        metadata |= {name: mine[0]} if mine and isinstance(mine[0], str) else {}
+    return metadata, shared | own
 
 
 def deserialized(source: Source) -> Contents:
@@ -145,15 +181,18 @@ def reading_of(
     if version not in READABLE_VERSIONS:
         raise ValueError(
             f"this torchmdx reads format versions {', '.join(READABLE_VERSIONS)}, {origin!r} has version {version!r}"
-            + ("; update torchmdx" if is_newer(version, WITH_HEADS) else "")
+            + ("; update torchmdx" if is_newer(version, WITH_UNCERTAINTY) else "")
         )
     heads = heads_in(metadata, origin)
     metadata, tensors = _selected(metadata, tensors, origin, head)
     config, priors = _configs(metadata, origin)
+    tensors = dict(tensors)
+    covariance = tensors.pop(COVARIANCE, None)
     require_sizes(config, priors, tensors, repr(origin))
     potential = Potential(config, priors)
     potential.fill(tensors, repr(origin))
     potential.card = _card(metadata, origin)
+    potential.uncertainty = _uncertainty(potential, metadata.get("uncertainty"), covariance, origin)
     if "energies" in metadata:
         recheck(potential, parse_json(metadata["energies"]), origin)
     report = Report(origin, sha256)
@@ -176,6 +215,22 @@ def _configs(metadata: dict[str, str], origin: str) -> tuple[ModelConfig, list[P
         raise ValueError(f"{origin!r} holds no readable configuration, got {texts[0][:80]!r}") from error
     try:
         return model_from_dict(config), [prior_from_dict(prior) for prior in priors]
+    except ValueError as error:
+        raise ValueError(f"{origin!r}: {error}") from error
+
+
+def _uncertainty(potential: Potential, text: str | None, covariance: Tensor | None, origin: str) -> Uncertainty | None:
+    """What a file says of the uncertainty of its potential. Raises ValueError, naming file, field and shapes."""
+    if text is None and covariance is None:
+        return None
+    if text is None or covariance is None:
+        missing = "metadata 'uncertainty'" if text is None else f"tensor {COVARIANCE}"
+        raise ValueError(f"{origin!r} must have both parts of an uncertainty, but lacks the {missing}")
+    try:
+        size = last_layer_size(potential)
+        if list(covariance.shape) != [size, size]:
+            raise ValueError(f"{COVARIANCE} must have shape {[size, size]}, got {list(covariance.shape)}")
+        return Uncertainty.from_file(text, covariance)
     except ValueError as error:
         raise ValueError(f"{origin!r}: {error}") from error
 

@@ -56,7 +56,8 @@ class Simulation:
 
     @property
     def log_columns(self) -> tuple[str, ...]:
-        return columns_of(periodic=self.structure.cell is not None, ensemble=self.is_ensemble)
+        uncertainty = self.settings.potential.uncertainty
+        return columns_of(periodic=self.structure.cell is not None, ensemble=self.is_ensemble, uncertainty=uncertainty)
 
     @property
     def current_step(self) -> int:
@@ -128,7 +129,7 @@ class Simulation:
         if self.structure.cell is not None:
             volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
             density = float(self.structure.masses.sum()) / volume * GRAM_PER_CM3
-        spread = self.force.spread
+        spread, uncertainty = self.force.spread, self.force.uncertainty
         return LogRow(
             step=self.current_step,
             time=state.getTime().value_in_unit(unit.picosecond),
@@ -138,6 +139,7 @@ class Simulation:
             volume=volume,
             density=density,
             spread=None if spread is None else (spread.energy, float(spread.forces.max())),
+            uncertainty=None if uncertainty is None else (uncertainty.energy, float(uncertainty.energies.max())),
         )
 
     def geometry(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
@@ -223,6 +225,7 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
         system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
     treatment: dict[str, Any] = dict(
         transport=chosen.transport, max_force_spread=chosen.max_force_spread, spread_file=chosen.spread_file,
+        uncertainty=chosen.uncertainty, max_uncertainty=chosen.max_uncertainty,
         coulomb_cutoff=chosen.coulomb_cutoff, coulomb=chosen.coulomb, coulomb_accuracy=chosen.coulomb_accuracy,
     )  # fmt: skip
     force = add_potential(

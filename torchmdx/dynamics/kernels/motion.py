@@ -128,7 +128,7 @@ def complete(
 def commit_spread(
     ENERGY_SPREAD, LARGEST, NEW_ENERGY_SPREAD, FORCE_SPREAD, STARTS, CONTROL, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Commits the spread of an ensemble unless `complete` has halted: of the energy, and the largest one of a force.
+    """Commits spreads or uncertainties unless `complete` has halted: of the energy, and the largest one of an atom.
 
     One program for each structure.
     """

@@ -121,6 +121,8 @@ def _dynamics(
         skin=chosen.skin,
         precision=chosen.precision,
         max_force_spread=chosen.max_force_spread,
+        uncertainty=chosen.uncertainty,
+        max_uncertainty=chosen.max_uncertainty,
     )
 
 

@@ -1,4 +1,4 @@
-"""Plot of a log against time: energies and temperature; volume if it changes; spread of an ensemble."""
+"""Plot of a log against time: energies and temperature; volume if it changes; spread or uncertainty."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 
 from torchmdx.dynamics.log import read_log
 
+DOUBTS = {
+    "force_spread_eV_per_A": "largest force\nspread / eV/Å",
+    "atom_uncertainty_eV": "largest uncertainty\nof an atom / eV",
+}
 MOST_POINTS = 5000  # more than the width of the figure in pixels
 
 
@@ -19,8 +23,8 @@ def plot_log(log: Path, picture: Path, title: str, temperature: float | None) ->
     stride = -(-max(len(columns["step"]), 1) // MOST_POINTS)
     columns = {name: values[::stride] for name, values in columns.items()}
     moves = "volume_A3" in columns and len(set(columns["volume_A3"])) > 1
-    spreads = "force_spread_eV_per_A" in columns
-    heights = [1.4, 1.0] + [1.0] * (moves + spreads)
+    doubt = next((name for name in DOUBTS if name in columns), None)
+    heights = [1.4, 1.0] + [1.0] * (moves + (doubt is not None))
     figure = Figure(figsize=(7.0, 2.3 * sum(heights)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -30,9 +34,9 @@ def plot_log(log: Path, picture: Path, title: str, temperature: float | None) ->
     if moves:
         panels[2].plot(columns["time_ps"], columns["volume_A3"], color="tab:green", **_style(columns))
         panels[2].set_ylabel("volume / Å³")
-    if spreads:
-        panels[-1].plot(columns["time_ps"], columns["force_spread_eV_per_A"], color="tab:purple", **_style(columns))
-        panels[-1].set_ylabel("largest force\nspread / eV/Å")
+    if doubt is not None:
+        panels[-1].plot(columns["time_ps"], columns[doubt], color="tab:purple", **_style(columns))
+        panels[-1].set_ylabel(DOUBTS[doubt])
     for panel in panels:
         panel.grid(alpha=0.3)
         panel.ticklabel_format(axis="y", useOffset=False)

@@ -46,16 +46,19 @@ def rows_of(
     exchange: bool,
     restrained: bool = False,
     ensemble: bool = False,
+    uncertainty: bool = False,
 ) -> list[LogRow]:
     """A log row of each structure, without speed. exchange: whether temperatures of thermostats move.
 
     Args:
         ensemble: Whether the potential is one, whose spreads the snapshot has.
+        uncertainty: Whether it has the uncertainties of a single potential.
     """
     kinetic, particles = snapshot.kinetic_energy, snapshot.particles
     temperature = particles.temperature(kinetic)
     total_mass = np.bincount(particles.system, particles.masses, particles.num_systems)
     spreads = list(zip(snapshot.energy_spread.tolist(), snapshot.largest_force_spread.tolist(), strict=True))
+    uncertainties = list(zip(snapshot.energy_uncertainty.tolist(), snapshot.largest_uncertainty.tolist(), strict=True))
     rows = []
     for number, has_cell in enumerate(periodic):
         volume = abs(float(np.linalg.det(snapshot.cell[number]))) if has_cell else None
@@ -69,6 +72,7 @@ def rows_of(
                 volume=volume,
                 density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
                 spread=spreads[number] if ensemble else None,
+                uncertainty=uncertainties[number] if uncertainty else None,
                 pressure=float(snapshot.pressure[number]) if np.isfinite(snapshot.virial[number]) else None,
                 restraint=float(snapshot.restraint_energy[number]) if restrained else None,
                 thermostat=float(snapshot.temperatures[number]) if exchange else None,

@@ -214,6 +214,7 @@ class Recording:
         counts, celled = np.diff(dynamics.motion.particles.starts).tolist(), dynamics.batch.pbc.any(1).tolist()
         further = dict(
             ensemble=dynamics.is_ensemble,
+            uncertainty=dynamics.has_uncertainty,
             restrained=self._restrained,
             barostat=dynamics.motion.barostat is not None,
             exchange=dynamics.exchange is not None,
@@ -225,8 +226,14 @@ class Recording:
         self.outputs.record(snapshot.step, lambda: frames_of(snapshot, self._pbc), lambda: self._rows(snapshot))
 
     def _rows(self, snapshot: Snapshot) -> list[LogRow]:
-        exchange, ensemble = self.dynamics.exchange is not None, self.dynamics.is_ensemble
-        return rows_of(snapshot, self._periodic, exchange=exchange, restrained=self._restrained, ensemble=ensemble)
+        return rows_of(
+            snapshot,
+            self._periodic,
+            exchange=self.dynamics.exchange is not None,
+            restrained=self._restrained,
+            ensemble=self.dynamics.is_ensemble,
+            uncertainty=self.dynamics.has_uncertainty,
+        )
 
     def _go_back(self, snapshot: Snapshot) -> None:
         """Returns to the step of a snapshot: a GPU is ahead of what is recorded."""

@@ -29,7 +29,8 @@ class PotentialSettings:
 
     Attributes:
         models: The file or folder of a potential, or those of an ensemble.
-        max_force_spread: eV/Å, None for no limit.
+        max_force_spread: eV/Å, max_uncertainty: eV, of a single potential; None for no limit.
+        uncertainty: Whether the log has the uncertainty of the energy; max_uncertainty implies it.
         coulomb_cutoff: Å, coulomb, coulomb_accuracy: None for those of the potential.
     """
 
@@ -41,6 +42,8 @@ class PotentialSettings:
     skin: float
     audit_every: int
     max_force_spread: float | None
+    max_uncertainty: float | None
+    uncertainty: bool
     spread_file: Path | None
     coulomb_cutoff: float | None
     coulomb: str | None
@@ -70,6 +73,9 @@ class PotentialSettings:
         limit: float | None = options.max_force_spread
         if limit is not None:
             limit = _number("--max-force-spread", limit, "eV/Å")
+        uncertain: float | None = options.max_uncertainty
+        if uncertain is not None:
+            uncertain = _number("--max-uncertainty", uncertain, "eV")
         cutoff: float | None = options.coulomb_cutoff
         if cutoff is not None:
             cutoff = _number("--coulomb-cutoff", cutoff, "Å")
@@ -84,7 +90,9 @@ class PotentialSettings:
             skin=_number("--skin", options.skin, "Å", zero=True),
             audit_every=options.audit_every,
             max_force_spread=limit,
-            spread_file=None if limit is None else Path(options.output + UNCERTAIN),
+            max_uncertainty=uncertain,
+            uncertainty=options.uncertainty or uncertain is not None,
+            spread_file=None if limit is None and uncertain is None else Path(options.output + UNCERTAIN),
             coulomb_cutoff=cutoff,
             coulomb=options.coulomb,
             coulomb_accuracy=options.coulomb_accuracy,

@@ -50,7 +50,8 @@ class Call(ctypes.Structure):
         *((name, INTEGER) for name in ("atoms", "systems", "capacity", "block", "threads", "forces", "stress")),
         *((name, INTEGER) for name in ("wide_positions", "wide_cell", "wide_charge", "stage", "keep", "rows")),
         *((name, POINTER) for name in (*ARRAYS, "scratch")),
-        *((name, POINTER) for name in ("energy", "energies", "virial", "force", "channels", "pull")),
+        *((name, POINTER) for name in ("energy", "energies", "virial", "force", "channels", "pull", "last_inputs")),
+        ("last_size", INTEGER),
     ]
 
 
@@ -59,7 +60,8 @@ class NetworkResult:
     """energy [S], energies [N] and virial [S,3,3] = ∂E/∂strain, float64; forces [N,3]: buffers, reused.
 
     channels [N,(L+1)K]: charges of the embedding and of every layer, where they were asked for; of a network without a
-    head its features [N,C]. These and the forces are in the dtype of the potential.
+    head its features [N,C]. last_inputs [N,D]: inputs of the head's last layer, for a potential with an uncertainty.
+    These three and the forces are in the dtype of the potential.
     """
 
     energy: Tensor
@@ -67,6 +69,7 @@ class NetworkResult:
     forces: Tensor
     virial: Tensor
     channels: Tensor | None = None
+    last_inputs: Tensor | None = None
 
 
 class CompiledTensorNet:
@@ -102,6 +105,7 @@ class CompiledTensorNet:
             self.weights = TensorNetWeights(potential, self.table, head=head)
         most = max(INSTRUCTIONS.values()) if instructions is None else INSTRUCTIONS[instructions]
         self.instructions = int(library.tensornet_instructions(most))
+        size = potential.uncertainty.size if head and potential.uncertainty is not None else 0
         wide: dict[str, Any] = dict(dtype=torch.float64, device=CPU)
         own: dict[str, Any] = dict(dtype=dtype, device=CPU)
         self.result = out = NetworkResult(
@@ -110,12 +114,15 @@ class CompiledTensorNet:
             forces=torch.zeros(num_atoms, 3, **own),
             virial=torch.zeros(num_systems, 3, 3, **wide),
             channels=torch.zeros(num_atoms, self._num_channels(), **own) if charges or not head else None,
+            last_inputs=torch.zeros(num_atoms, size, **own) if size else None,
         )
-        self.call = Call(atoms=num_atoms, systems=num_systems)
+        self.call = Call(atoms=num_atoms, systems=num_systems, last_size=size)
         for name in ("energy", "energies", "virial"):
             setattr(self.call, name, address(name, getattr(out, name), torch.float64))
         self.call.force = address("forces", out.forces, dtype)
-        self.call.channels = None if out.channels is None else address("channels", out.channels, dtype)
+        for name in ("channels", "last_inputs"):
+            value = getattr(out, name)
+            setattr(self.call, name, None if value is None else address(name, value, dtype))
         self.scratch = torch.empty(0, dtype=torch.uint8, device=CPU)
         self._sizes: tuple[int, int, int] | None = None
         self._shapes: dict[str, tuple[int, ...]] = {
@@ -221,4 +228,4 @@ class CpuEngine:
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         found = self.network.run(self.batch, positions, cell, edges, forces=forces, virial=self.stress and forces)
         stress = per_volume(found.virial.to(cell.dtype), cell) if self.stress else None
-        return Outputs(found.energy, found.energies, found.forces, stress)
+        return Outputs(found.energy, found.energies, found.forces, stress, last_inputs=found.last_inputs)

@@ -83,6 +83,8 @@ struct call {
     double *energy, *energies, *virial;
     REAL *force, *channels;
     const REAL *pull;
+    REAL *last_inputs; /* 0, or [N][last_size]: the inputs of the head's last layer, and 1, times the gate of a gated head */
+    int64_t last_size;
 };
 
 /* Per edge within the cutoff, row by row: count [N] of each row, from row_ptr on. */

@@ -33,6 +33,18 @@ static void NAME(head_outputs)(const struct work *w, int64_t b, const struct NAM
     }
 }
 
+/* The inputs of the last layer, and 1 for its bias, of the network whose output is an energy. h: its last hidden layer. */
+static void NAME(give_last_inputs)(const struct work *w, int64_t b, const REAL *h)
+{
+    BLOCK(w, b);
+    const int64_t size = call->last_size;
+    for (int64_t a = 0; a < n; a++) {
+        REAL *to = call->last_inputs + (first + a) * size;
+        for (int64_t c = 0; c < size - 1; c++) to[c] = h[c / SLICE * stride1 + a * SLICE + c % SLICE];
+        to[size - 1] = 1;
+    }
+}
+
 /* The gradient in the features from those in a network's outputs, in g or other; returns which. */
 static REAL *NAME(head_gradient)(const struct work *w, int64_t b, const struct NAME(room) *room, int64_t network,
                                   const REAL *z, const double *outputs, REAL *g, REAL *other)
@@ -64,7 +76,11 @@ static void NAME(atom_energies)(const struct work *w, int64_t b, double outputs[
         call->energies[first + a] = output * gate * model->scale + model->references[call->numbers[first + a]];
         outputs[0][a] = model->scale * gate;
         if (gated) outputs[1][a] = model->scale * output * gate * (1 - gate);
-        if (!owned(call, first + a)) call->energies[first + a] = outputs[0][a] = outputs[1][a] = 0;
+        const int mine = owned(call, first + a);
+        if (!mine) call->energies[first + a] = outputs[0][a] = outputs[1][a] = 0;
+        if (call->last_inputs && (gated || !mine))
+            for (int64_t c = 0; c < call->last_size; c++)
+                call->last_inputs[(first + a) * call->last_size + c] *= mine ? (REAL)gate : 0;
     }
 }
 
@@ -104,8 +120,10 @@ static void NAME(read)(const struct work *w, int64_t b, struct NAME(room) *room)
         NAME(activate_all)(w, b, features, u, slices);
     else
         memcpy(u, features, sizeof(REAL) * (size_t)part);
-    for (int64_t k = 0; k < model->head_networks; k++)
+    for (int64_t k = 0; k < model->head_networks; k++) {
         NAME(head_outputs)(w, b, room, k, u, z + k * hidden, h, outputs[k]);
+        if (!k && call->last_inputs) NAME(give_last_inputs)(w, b, h);
+    }
     if (model->head_networks)
         NAME(atom_energies)(w, b, outputs);
     else if (call->stage == BACKWARD)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchmdx.engines.cpu import coulomb
 from torchmdx.engines.cpu.coulomb import PriorResult
-from torchmdx.engines.cpu.engine import CompiledTensorNet
+from torchmdx.engines.cpu.engine import CompiledTensorNet, NetworkResult
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.plan import Plan
 from torchmdx.evaluation.derivatives import per_volume, strained, strained_cell, strained_positions
@@ -71,7 +71,12 @@ class CpuPriorEngine:
         total = (found.forces - added.slope).to(self.potential.dtype) if forces else found.forces
         virial = found.virial + added.virial
         stresses = per_volume(virial.to(cell.dtype), cell) if self.stress else None
-        return Outputs(found.energy + energy, found.energies + added.energies, total, stresses)
+        energies = found.energies + added.energies
+        return Outputs(found.energy + energy, energies, total, stresses, last_inputs=self._last_inputs(found))
+
+    def _last_inputs(self, found: NetworkResult) -> Tensor | None:
+        """Inputs of the head's last layer."""
+        return found.last_inputs
 
     def _priors(
         self, batch: Batch, edges: Edges, channels: Tensor | None, *, forces: bool, stress: bool

@@ -205,9 +205,10 @@ class Buffers:
     stress: Tensor  # [S,3,3] float64, the virial by volume; not a number without a volume
     scratch: Scratch
     present: PresentElements | None = None  # of element_sums.py
+    features: Tensor | None = None  # [N,C] of atoms, before the activation of a readout; where they are results
 
     @classmethod
-    def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None) -> Buffers:
+    def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None, *, features: bool = False) -> Buffers:
         n, s = sizes.num_atoms, sizes.num_systems
         return cls(
             sizes=sizes,
@@ -218,12 +219,14 @@ class Buffers:
             stress=sizes.new(s, 3, 3, dtype=torch.float64),
             scratch=Scratch.allocate(sizes),
             present=present,
+            features=sizes.new(n, sizes.channels) if features else None,
         )
 
     @property
     def num_bytes(self) -> int:
         """Device memory of all buffers."""
-        results = (self.energies, self.energy, self.forces, self.virial, self.stress)
+        features = () if self.features is None else (self.features,)
+        results = (self.energies, self.energy, self.forces, self.virial, self.stress, *features)
         return sum(t.numel() * t.element_size() for t in (*results, *self.scratch.tensors()))
 
 

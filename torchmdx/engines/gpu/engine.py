@@ -14,12 +14,15 @@ from torchmdx.engines.filter_table import table_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import Plan, Workload
+from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
+from torchmdx.models.uncertainty import last_layer_inputs
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.compile_cache import CacheError, CompileError
 from torchmdx.runtime.cuda_kernel import DriverError
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
 
@@ -42,10 +45,27 @@ def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastT
     """A potential's kernels. priors: leave them out; otherwise a potential with priors is refused."""
     kind = kernels_for(potential)
     table = table_of(potential.network, kind.tabulated)
-    return kind(potential, precision=precision, table=table, priors=priors)
+    made = kind(potential, precision=precision, table=table, priors=priors)
+    made.keeps_features = potential.uncertainty is not None
+    return made
 
 
-def workload_of(batch: Batch, capacity: int, elements: int, *, stress: bool, alone: bool) -> Workload:
+@isolated
+def last_inputs_of(model: FastTensorNet, potential: Potential) -> Tensor | None:
+    """Inputs of the last layer [N,D] in the last evaluation; None for a potential without an uncertainty."""
+    if potential.uncertainty is None:
+        return None
+    assert model.buffers is not None
+    assert model.buffers.features is not None
+    features, config = model.buffers.features[:, : potential.config.num_channels], potential.config
+    if config.readout_activation:
+        features = ACTIVATIONS[config.activation]()(features)
+    return last_layer_inputs(potential, features)
+
+
+def workload_of(
+    batch: Batch, capacity: int, elements: int, *, stress: bool, alone: bool, last_inputs: bool = False
+) -> Workload:
     """What an engine evaluates."""
     return Workload(
         atoms=batch.num_atoms,
@@ -55,6 +75,7 @@ def workload_of(batch: Batch, capacity: int, elements: int, *, stress: bool, alo
         stress=stress,
         alone=alone,
         domain=isinstance(batch, Domain),
+        last_inputs=last_inputs,
     )
 
 
@@ -65,7 +86,8 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
         alone: As for `Workload`.
     """
     elements = batch.atomic_numbers.unique().tolist()
-    plan = model.planned(workload_of(batch, capacity, len(elements), stress=stress, alone=alone))
+    work = workload_of(batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.keeps_features)
+    plan = model.planned(work)
     model.outcomes = []
     if isinstance(model, FastTensorNet2) and plan.edge_maps:
         _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")
@@ -128,7 +150,7 @@ class GpuEngine:
     plan: Plan | None = None
 
     def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
-        self.model = make_kernels(potential, precision, priors=False)
+        self.model, self.potential = make_kernels(potential, precision, priors=False), potential
         self.name, self.table_error = f"kernels, {precision}", self.model.table.error
         self.batch, self.stress = batch, stress
 
@@ -162,4 +184,5 @@ class GpuEngine:
         batch = self.batch
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
         result = self.model.run(*inputs, forces=forces, virial=self.stress and forces, within=within_of(batch))
-        return Outputs(result.energy, result.energies, result.forces, result.stress if self.stress else None)
+        last_inputs, tension = last_inputs_of(self.model, self.potential), result.stress if self.stress else None
+        return Outputs(result.energy, result.energies, result.forces, tension, last_inputs=last_inputs)

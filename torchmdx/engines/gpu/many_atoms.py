@@ -176,6 +176,8 @@ class Chain(ChainProducts):
         b, w, h, count = self.b, self.weights, self.weights.head, rows.stop - rows.start
         numbers, energies = self.numbers[rows], self.buffers.energies[rows]
         atoms = count if self.within is None else self.atoms(0)
+        if self.buffers.features is not None:  # before the kernels of the head put a gradient in their place
+            self.buffers.features[rows].copy_(b.features[:count])
         if h.gated:
             self._gated_head(keep, numbers, energies, atoms)
             return

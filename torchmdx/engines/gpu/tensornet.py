@@ -106,6 +106,7 @@ class FastTensorNet:
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
+        self.keeps_features = False  # whether features of atoms are results, which `Buffers.features` has
         self.one_launch: OneLaunch | None = None
         self.tile_kernels: TileKernels | None = None
         self.outcomes: list[str] = []  # what of the plan could not be had, and why
@@ -157,8 +158,9 @@ class FastTensorNet:
                 neighbours are faster where these are few, and where neighbours have no others.
         """
         work = Workload(
-            atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False
-        )
+            atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False,
+            last_inputs=self.keeps_features,
+        )  # fmt: skip
         plan = plan or self.planned(work, tiles)
         self.plan, self.capacity = plan, capacity
         head = self.weights.head
@@ -181,7 +183,7 @@ class FastTensorNet:
         present = self._present(elements) if plan.by_elements else None
         sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
         self.one_launch = None
-        self.buffers = Buffers.allocate(sizes, present)
+        self.buffers = Buffers.allocate(sizes, present, features=self.keeps_features)
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers
 

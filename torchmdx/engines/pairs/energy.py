@@ -8,6 +8,7 @@ bits. Nothing is read on the host, and all shapes are determined by the capacity
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -18,7 +19,13 @@ from torchmdx.engines.pairs.filters import through
 from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
-from torchmdx.evaluation.derivatives import EnergyParts, Result, differentiate_energy, strained_cell
+from torchmdx.evaluation.derivatives import (
+    EnergyParts,
+    Result,
+    differentiate_energy,
+    strained_cell,
+    with_last_inputs,
+)
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.heads import HeadTable
 from torchmdx.models.potential import Potential
@@ -36,6 +43,7 @@ def pairwise_energy(
     positions: Tensor,
     strain: Tensor | None = None,
     near: PairList | None = None,
+    seen: Callable[[Tensor], None] | None = None,
 ) -> EnergyParts:
     """Energies [S] and of atoms [N], eV, and charges [N] of atoms that predict them, e; all float64.
 
@@ -46,6 +54,7 @@ def pairwise_energy(
         strain: Symmetric; see `torchmdx.evaluation.derivatives.strained`.
         near: Pairs within the cutoff of the network, where priors have longer cutoffs; None: the network gets all
             pairs.
+        seen: Called with the features [N,C] of the network.
     """
     dtype = potential.dtype  # positions and cell may have a wider one: differences come before rounding
     pairs = PairList.of(edges, reverse)
@@ -55,6 +64,8 @@ def pairwise_energy(
     else:
         inner = near.vectors(positions, batch.cell, batch.system_index, strain).to(dtype)
         found, channels = features(potential.network, near, inner, batch)
+    if seen is not None:
+        seen(found)
     outputs = _outputs(potential.head, found)
 
     def geometry() -> Geometry:
@@ -116,13 +127,15 @@ def differentiate_pairwise(
     near: PairList | None = None,
 ) -> Result:
     """As `torchmdx.evaluation.derivatives.differentiate`; reverse and near as in `pairwise_energy`."""
+    seen: list[Tensor] = []
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
         symmetric = None if strain is None else (strain + strain.transpose(1, 2)) / 2
-        return pairwise_energy(potential, batch, edges, reverse, positions, symmetric, near)
+        return pairwise_energy(potential, batch, edges, reverse, positions, symmetric, near, seen.append)
 
     with torch.set_grad_enabled(forces or stress or create_graph):
         positions = batch.positions.detach().requires_grad_(forces or create_graph)
-        return differentiate_energy(
+        found = differentiate_energy(
             energy, batch, positions, forces=forces, stress=stress, create_graph=create_graph, dipoles_of=_dipoles
         )
+    return with_last_inputs(found, potential, batch, seen[-1])

@@ -53,9 +53,11 @@ class PairEngine:
         if result.forces is None:
             stale = torch.zeros_like(cell) if self.stress else None
             nothing = torch.zeros_like(positions, dtype=self.potential.dtype)
-            return marked(Outputs(result.energy, result.energies, nothing, stale), batch, edges)
-        found = result.forces.to(self.potential.dtype)
-        return marked(Outputs(result.energy, result.energies, found, result.stress), batch, edges)
+            outputs = Outputs(result.energy, result.energies, nothing, stale)
+        else:
+            found = result.forces.to(self.potential.dtype)
+            outputs = Outputs(result.energy, result.energies, found, result.stress)
+        return marked(replace(outputs, last_inputs=result.last_inputs), batch, edges)
 
     def _nearer(self, batch: Batch, edges: Edges) -> PairList | None:
         """The pairs within the network's cutoff, if it has its own list.

@@ -206,7 +206,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         between = between_passes(network.kind, priors)
         kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=between)
         beside = [] if kernels.one_launch else _priors(priors, "Triton")
-        stages = (*kernels.stages, *beside, *_near(config, found.work))
+        stages = (*kernels.stages, *beside, *_near(config, found.work), *_last_inputs(found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     if precision in ON_KERNELS:
         raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
@@ -275,6 +275,13 @@ def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
         else:
             stages.append(Stage(name, autograd, "it has no kernel of its own"))
     return stages
+
+
+def _last_inputs(work: Workload) -> list[Stage]:
+    """The inputs of the last layer, for the uncertainty of the energy."""
+    if not work.last_inputs:
+        return []
+    return [Stage("uncertainty", "torch, from the features of atoms", "the head's kernel keeps energies only")]
 
 
 def _near(config: Any, work: Workload) -> list[Stage]:

@@ -25,6 +25,7 @@ SENT = {"half": "float16", "bfloat16": "bfloat16"}
 FEWEST_MAP_ROWS = 2560
 # Rows of the network of edges up to which z₂ is kept for the backward pass; rows that are evaluated again at a time.
 MOST_ROWS, PIECE = 196608, 49152
+KEEPS_NONE = "the uncertainty of the energy needs features of atoms, and one program per atom keeps none"
 MOST_ELEMENTS = 8  # of sums by elements
 
 
@@ -78,6 +79,8 @@ def plan_kernels(
     if tiles is None:
         maps = kind == "TensorNet2" and serves.edge_maps(config, precision, machine) is None
         tiles = launch_sizes(kind, work, machine, edge_maps=maps)
+    if work.last_inputs:  # which are made of the features of atoms, and one program per atom keeps no features
+        tiles = replace(tiles, row=None)
     if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(tiles, piece=0)
     if kind == "TensorNet2":
@@ -88,7 +91,7 @@ def plan_kernels(
 def _plain(
     config: TensorNetConfig, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
 ) -> KernelPlan:
-    chain, stage = _chain(config, work, tiles)
+    chain, stage = _chain(config, work, tiles, KEEPS_NONE if work.last_inputs else None)
     sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
     if sent == "float16":  # an atom's unit is found by the one program that has all channels
         tiles = tiles.of_half(serves.MOST_CHANNELS)
@@ -114,6 +117,7 @@ def _charged(
     config: TensorNet2Config, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
 ) -> KernelPlan:
     reason = _no_rows(config, work, precision) if tiles.row is not None else None
+    reason = KEEPS_NONE if work.last_inputs else reason
     if reason is not None:
         tiles = replace(tiles, row=None)
     chain, stage = _chain(config, work, tiles, reason)
