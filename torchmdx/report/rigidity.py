@@ -22,7 +22,7 @@ from torchmdx.models.uncertainty import Uncertainty, last_layer_size, with_uncer
 from torchmdx.report.composition import compositions
 from torchmdx.report.predictor import Predictor
 from torchmdx.runtime.isolation import isolated
-from torchmdx.structures.system import LAST_ELEMENT
+from torchmdx.structures.system_fields import LAST_ELEMENT
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
