@@ -9,7 +9,8 @@ aspirin, valine and N,N-dimethylglycine from RDKit, to 0.01 eV/Å. seconds: of `
 setup and captures; warm_seconds: once more; cpu_seconds: of the processor, in the second. Peers relax a sample, of
 stated size, with ASE's LBFGS, and crystals with FrechetCellFilter: matgl with its own calculator, single with
 torchmdx.Calculator. speedup: their time per structure over that of torchmdx, setup included. energy_difference:
-largest over the sample, meV per atom. Results go to relax.json, of molecules to relax_molecules.json.
+largest over the sample, meV per atom. Results go to relax.json, of molecules to relax_molecules.json, and to
+relax_cpu.json and relax_molecules_cpu.json without a GPU.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ def main() -> None:
         peer["speedup"] = round(peer["ms_per_structure"] / row["ms_per_structure"], 1)
         rows.append({"by": f"{name}, one by one"} | peer)
         print(rows[-1], flush=True)
-    print(record.write("relax_molecules" if options.molecules else "relax", rows))
+    name = "relax_molecules" if options.molecules else "relax"
+    print(record.write(name if options.device == "cuda" else f"{name}_cpu", rows))
 
 
 if __name__ == "__main__":

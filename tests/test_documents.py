@@ -32,6 +32,7 @@ ASSUMED = {
     "docs/data.md": "train.xyz more/one.npz rmd17_aspirin.npz",
     "docs/uncertainty.md": "model.safetensors train.xyz test.xyz frames.xyz",
     "docs/label.md": "frames.xyz runs/one.traj a.xyz model.safetensors",
+    "docs/label_cluster.md": "frames.xyz",
     "docs/report.md": "data.store run/best.safetensors run/split.json test.xyz a.xyz spice.h5",
     "docs/tutorial_materials.md": "materials.safetensors",
     "docs/training.md": "water.xyz",
@@ -42,7 +43,7 @@ RUNNING = [page for page in pages() if any(block.language in ("python", *COMMAND
 # Of other programs, and of scripts in tools/ and recipes/.
 FOREIGN_OPTIONS = {
     "--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint", "--no-as-needed", "--one-launch",
-    "--batches", "--peers", "--sweep", "--peer", "--arch",
+    "--batches", "--peers", "--sweep", "--peer", "--arch", "--scheduler-file",
 }  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     "docs/tutorial_materials.md",
     "docs/tutorial_ase.md",
     "docs/label.md",
+    "docs/label_cluster.md",
     "docs/add_a_model.md",
     "docs/training.md",
     "docs/free_energies.md",

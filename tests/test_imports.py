@@ -69,6 +69,8 @@ LATE = {
     "pydantic",
     "rdkit",
     "tblite",
+    "pyscf",
+    "distributed",
     "tensorboard",
     "torch_dftd",
     "huggingface_hub",

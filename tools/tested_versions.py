@@ -38,6 +38,8 @@ SHOWN = {
     "h5py": "h5py",
     "tblite": "tblite",
     "rdkit": "RDKit",
+    "pyscf": "PySCF",
+    "distributed": "dask.distributed",
     "torch-dftd": "torch-dftd",
     "spglib": "spglib",
     "plotly": "plotly",

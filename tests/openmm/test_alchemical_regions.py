@@ -10,7 +10,7 @@ from mpi import ROOT
 from openmm import app
 
 from torchmdx.dynamics.reweighting import errors_of_differences, free_energies
-from torchmdx.openmm import create_mixed_system, find
+from torchmdx.openmm import StateExchange, create_mixed_system, find
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 KT = 2.494338785445972  # kJ/mol at 300 K
@@ -109,6 +109,21 @@ def test_the_free_energy_of_decoupling(make_potential) -> None:
     assert abs(exact) > 3
     assert error < 0.5
     assert abs(estimate - exact) < 4 * error, (estimate, exact)
+
+
+def test_the_free_energy_of_decoupling_by_exchange(make_potential) -> None:
+    """The same with replicas that swap windows."""
+    potential = make_potential(num_layers=0)
+    potential.scale *= 0.2
+    mixed, system = ion_and_pair(potential)
+    windows = [dict(zip(LAMBDAS, values, strict=True)) for values in zip(*LAMBDAS.values(), strict=True)]
+    exchange = StateExchange(context_of(system, PLACES), windows, temperature=300, steps=20, seed=11)
+    exchange.run(120, equilibration=10)
+    estimate = KT * free_energies(exchange.reduced_energies, exchange.counts)[-1]
+    error = KT * errors_of_differences(exchange.reduced_energies, exchange.counts)[0, -1]
+    assert error < 0.5
+    assert abs(estimate - exact_difference(mixed)) < 4 * error, estimate
+    assert all(len(set(exchange.visited[:, replica])) == len(windows) for replica in range(len(windows)))
 
 
 def set_all(context: openmm.Context, parameters: dict[str, float]) -> None:

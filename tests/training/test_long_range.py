@@ -8,7 +8,6 @@ import torch
 from torchmdx import Batch, Potential, System, TensorNet2Config, evaluate
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.structures.units import COULOMB
-from torchmdx.training.step_graphs import can_record
 
 CHARGE, CELL, STEP = 0.8, np.array([[16.0, 0, 0], [2.0, 17.0, 0], [0, 0, 18.0]]), 1e-3
 
@@ -34,17 +33,6 @@ def forces(x) -> np.ndarray:
 
 def batch_of(distances) -> Batch:
     return Batch.from_systems([System.create(places(r), [11, 17], CELL, True) for r in distances])
-
-
-def test_a_step_without_a_graph_says_why(caplog):
-    config = TensorNet2Config(num_channels=8, num_layers=1, num_charges=1, max_z=18)
-    truncated, summed = (Potential(config, [CoulombConfig(periodic=p)]) for p in ("reaction_field", "auto"))
-    with caplog.at_level("INFO"):
-        assert can_record(truncated, torch.device("cuda"))
-        assert not can_record(summed, torch.device("cpu"))
-        assert not caplog.messages
-        assert not can_record(summed, torch.device("cuda"))
-    assert "without a CUDA graph: the Coulomb energy is summed over all images" in caplog.text
 
 
 @pytest.mark.slow

@@ -85,6 +85,9 @@ POTENTIALS = {
     "with its charges' energy": lambda: Potential(
         TensorNet2Config(num_charges=4, **SIZES), [CoulombConfig(cutoff=6.0)]
     ),
+    "with an Ewald sum": lambda: Potential(
+        TensorNet2Config(num_charges=4, **SIZES), [CoulombConfig(cutoff=6.0, periodic="ewald")]
+    ),
 }
 
 
@@ -120,7 +123,7 @@ def test_captured_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
     assert captured.graphs.num_replays == len(given) - 2
     assert launched.graphs is None
     np.testing.assert_allclose(first[:8], second[:8], rtol=1e-6, atol=1e-7)
-    single = GROWN if kind == "with its charges' energy" else SINGLE
+    single = GROWN if kind in ("with its charges' energy", "with an Ewald sum") else SINGLE
     of_losses, of_weights = DOUBLE if dtype == torch.float64 else single
     np.testing.assert_allclose(first, second, **of_losses)
     assert first[-4:, 0].mean() < first[:4, 0].mean()
@@ -129,7 +132,7 @@ def test_captured_steps_have_the_losses_of_launched_ones(dtype, sizes, kind):
         torch.testing.assert_close(one, other, **of_weights)
 
 
-@pytest.mark.parametrize("kind", ["other settings", "tensornet"])
+@pytest.mark.parametrize("kind", ["other settings", "tensornet", "with an Ewald sum"])
 def test_stress_in_the_loss_is_captured(kind):
     given = crystals(4) * 5
     loss = LossSection(stress={"weight": 10.0})
@@ -170,6 +173,19 @@ def test_training_on_charges_and_dipoles_is_bitwise_reproducible(kind):
         step.set_rates(1e-3, WITH_CHARGES)
         rows.append(losses(step, given))
     np.testing.assert_array_equal(*rows)
+
+
+def test_crystals_in_larger_cells_get_larger_buffers_and_another_graph():
+    """The first cells are the smallest: later ones need more vectors than the buffers of the first graph have."""
+    given = sorted(crystals(6), key=lambda labelled: np.abs(np.linalg.det(labelled.crystals.cells)).max())
+    for k, labelled in enumerate(given):
+        labelled.crystals.cells[:] *= 1 + 0.1 * k
+        labelled.batch.cell.copy_(torch.from_numpy(np.pad(labelled.crystals.cells, ((0, 1), (0, 0), (0, 0)))))
+    rows = []
+    for record in (True, False):
+        step = make_step(record, torch.float64, "with an Ewald sum")
+        rows.append(losses(step, [labelled for labelled in given for _ in range(4)]))
+    np.testing.assert_allclose(*rows, rtol=1e-10, atol=1e-12)
 
 
 def test_weights_of_frames_change_with_every_replay():

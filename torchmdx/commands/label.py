@@ -77,8 +77,10 @@ def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     with Interrupts() as interrupts:
         files, smiles = _sources(options, sampling)
-        workers = usable_cores() if options.workers is None else options.workers
-        crew = Crew(workers, options.timeout, sys.stderr, lambda: interrupts.received is not None)
+        if options.dask is not None and options.workers is not None:
+            raise ValueError(f"--workers applies to own processes, not with --dask; got --workers {options.workers}")
+        workers = choice.num_workers or usable_cores() if options.workers is None else options.workers
+        crew = Crew(workers, options.timeout, sys.stderr, lambda: interrupts.received is not None, options.dask)
         summary = label(
             files,
             Path(options.output),
@@ -88,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
             crew=crew,
             retry_failed=options.retry_failed,
             overwrite=options.overwrite,
+            keep_files=options.keep_files,
         )
     if interrupts.received is not None and not summary.is_read:
         print(f"torchmdx: stopped by {interrupts.received.name} while it read; {_next(summary)}", file=sys.stderr)
@@ -111,14 +114,15 @@ def _add_calculator_options(parser: argparse.ArgumentParser) -> None:
         "--calculator",
         required=True,
         metavar="NAME",
-        help="gfn2-xtb, gfn1-xtb (both tblite), emt, lj, or module:name of a callable that returns an ASE calculator",
+        help="gfn2-xtb, gfn1-xtb (both tblite), pyscf, emt, lj, or module:name of a callable that returns an ASE "
+        "calculator",
     )
     group.add_argument(
         "--calculator-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="argument of the calculator, such as accuracy=0.01; may be repeated",
+        help="argument of the calculator, such as accuracy=0.01 or basis=def2-tzvpp; may be repeated",
     )
     group.add_argument(
         "--charge",
@@ -137,9 +141,23 @@ def _add_calculator_options(parser: argparse.ArgumentParser) -> None:
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument(
-        "--workers", type=int, metavar="N", help="number of processes, with one thread each (default: one per core)"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="number of processes, with one thread each (default: one per core, or per GPU if the calculator uses it)",
+    )
+    group.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="use the workers of this dask.distributed scheduler instead: tcp://HOST:PORT, or a scheduler file",
     )
     group.add_argument("--timeout", type=float, metavar="S", help="time limit of one evaluation, s (default: none)")
+    group.add_argument(
+        "--keep-files",
+        choices=("all", "failed"),
+        default="all",
+        help="which folders of calculators that work through files to keep (default: all)",
+    )
     group.add_argument("--retry-failed", action="store_true", help="retry the frames that failed in an earlier run")
     group.add_argument(
         "--overwrite", action="store_true", help="start from scratch and replace the outputs of an earlier run"

@@ -26,11 +26,13 @@ from torchmdx.openmm.mixed_regions import create_mixed_regions as create_mixed_r
 from torchmdx.openmm.multiple_steps import add_difference as add_difference
 from torchmdx.openmm.openmmml_in_place import register_openmmml as register_openmmml
 from torchmdx.openmm.potential_force import PotentialForce as PotentialForce
+from torchmdx.openmm.state_exchange import StateExchange as StateExchange
 from torchmdx.openmm.transport_native import load_plugin as load_plugin
 from torchmdx.openmm.transport_native import preload_plugin
 
 __all__ = [
     "ChargeReporter", "Charges", "EnergyUncertainty", "LinkAtom", "MixedRegion", "PotentialForce", "Spread",
+    "StateExchange",
     "add_difference", "add_potential", "charges_of", "create_mixed_regions", "create_mixed_system", "find",
     "load_plugin", "load_system", "register_openmmml", "request_derivative",
 ]  # fmt: skip

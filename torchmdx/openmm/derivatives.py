@@ -19,9 +19,9 @@ def request_derivative(system: openmm.System, parameter: str) -> None:
 
     Raises ValueError, and changes nothing, if no force has the parameter, or one has it but cannot give its derivative.
     """
-    forces = [force for force in system.getForces() if parameter in _parameters_of(force)]
+    forces = [force for force in system.getForces() if parameter in parameters_of(force)]
     if not forces:
-        known = sorted({name for force in system.getForces() for name in _parameters_of(force)})
+        known = sorted({name for force in system.getForces() for name in parameters_of(force)})
         raise ValueError(f"no force of the system has the parameter {parameter!r}; its parameters are {known}")
     for force in forces:
         _require_derivative(force, parameter)
@@ -32,12 +32,12 @@ def request_derivative(system: openmm.System, parameter: str) -> None:
             force.addEnergyParameterDerivative(parameter)
 
 
-def _parameters_of(force: Any) -> set[str]:
+def parameters_of(force: Any) -> set[str]:
     """Names of the global parameters that the energy of a force depends on."""
     if isinstance(force, openmm.PythonForce):
         return set(force.getGlobalParameters())
     if isinstance(force, openmm.CustomCVForce):
-        names = {name for inner in _variables_of(force) for name in _parameters_of(inner)}
+        names = {name for inner in _variables_of(force) for name in parameters_of(inner)}
         return names | _own_parameters_of(force)
     if (saved := saved_force(force)) is not None:
         return {saved.scale_parameter} - {""}
@@ -58,7 +58,7 @@ def _is_requested(force: Any, parameter: str) -> bool:
 
 
 def _require_derivative(force: openmm.Force, parameter: str) -> None:
-    if isinstance(force, openmm.CustomCVForce) and any(parameter in _parameters_of(f) for f in _variables_of(force)):
+    if isinstance(force, openmm.CustomCVForce) and any(parameter in parameters_of(f) for f in _variables_of(force)):
         raise ValueError(
             f"{described(force)} has the parameter {parameter!r} in a collective variable, whose derivative OpenMM "
             "does not include"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.datasets.frames import OF_ATOMS, Frames
+from torchmdx.models.priors.bulk import Crystals
 from torchmdx.step.padding import padding_positions
 from torchmdx.structures.cell import recentre
 from torchmdx.structures.system import Batch
@@ -35,8 +36,9 @@ class LabelledBatch:
     frame_weight [S+1]: of each system in the loss, not in mean errors · count [S+1]: atoms of each system, at least 1 ·
     head [S+1]: of several, the number of each system's.
 
-    On the host: layout, equal for batches with the same atom counts and periodic directions of their systems; frames:
-    indices in the store; num_real: atoms without padding; totals: labels in the global batch.
+    On the host: layout, equal for batches with the same atom counts and periodic directions of their systems; crystals:
+    cells, directions and counts; frames: indices in the store; num_real: atoms without padding; totals: labels in the
+    global batch.
     """
 
     batch: Batch
@@ -54,6 +56,7 @@ class LabelledBatch:
     count: Tensor
     head: Tensor
     layout: tuple[bytes, bytes] = (b"", b"")
+    crystals: Crystals = field(default_factory=Crystals.none)
     frames: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     num_real: int = 0
     totals: Totals = (0,) * len(TERMS)
@@ -146,6 +149,7 @@ def label(
         count=per_system(np.maximum(frames.counts, 1), 1).to(dtype),
         head=per_system(np.zeros(first, np.int64) if head is None else head),
         layout=(frames.counts.tobytes(), frames.pbc.tobytes()),
+        crystals=Crystals(frames.cell, frames.pbc, frames.counts),
         frames=indices,
         num_real=real,
         totals=totals,

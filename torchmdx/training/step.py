@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.engines.pairs import energy as pair_energy
@@ -24,10 +23,12 @@ from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.isolation import EXACT, TF32, float32_products
 from torchmdx.training.config import OptimizerSection
 from torchmdx.training.labelled import LabelledBatch
+from torchmdx.training.lattice_sums import LatticeSums
 from torchmdx.training.loss import total, used_terms, weighted_sum
 from torchmdx.training.loss_section import TERMS, LossSection
 from torchmdx.training.optimizer import AdamW, FlatParameters
-from torchmdx.training.step_graphs import Graphs, StepGraphs, can_record
+from torchmdx.training.spare_slots import LEAST_ROOM, capacity_of, room
+from torchmdx.training.step_graphs import Graphs, StepGraphs
 
 # The values a step returns: losses, norm of the gradient, mean absolute and mean square errors; overflow and stop are
 # not 0 if a list overflowed or a process received a signal.
@@ -35,11 +36,6 @@ LOSSES, SQUARES = ([f"{name}_{kind}" for name in TERMS] for kind in ("loss", "sq
 VALUES = ("loss", *LOSSES, "gradient_norm", *TERMS, *SQUARES, "overflow", "stop")
 NORM, OVERFLOW, STOP = (VALUES.index(name) for name in ("gradient_norm", "overflow", "stop"))
 
-# Spare slots for other batches with more edges: HEAD_ROOM as a fraction of those needed, plus LEAST_ROOM. Sums over
-# many systems vary less: with at least SYSTEMS_TO_TELL systems, DEVIATIONS standard deviations of the sum suffice, but
-# no less than LEAST_SHARE.
-HEAD_ROOM, LEAST_ROOM = 0.06, 64
-DEVIATIONS, SYSTEMS_TO_TELL, LEAST_SHARE = 5.0, 16, 0.005
 # Systems of fewer atoms use the all-pairs search, which accepts other systems in its existing buffers.
 LARGE_SYSTEM = 1500
 LossHook = Callable[[Result, LabelledBatch], Tensor]
@@ -47,11 +43,12 @@ LossHook = Callable[[Result, LabelledBatch], Tensor]
 
 @dataclass(eq=False)
 class Slot:
-    """Buffers of one shape: the batch, its list, and the shorter list of the network if priors have a longer cutoff."""
+    """Buffers of one shape: the batch, its list, a shorter one if priors have a longer cutoff, and Ewald sums."""
 
     labelled: LabelledBatch
     search: EdgeSearch
     near: NearList | None
+    sums: LatticeSums
     layout: tuple[bytes, bytes] | None
     graphs: Graphs = field(default_factory=dict)
 
@@ -90,7 +87,7 @@ class TrainStep:
         self.flat = FlatParameters(named, extra=len(VALUES))
         self.optimizer = AdamW(self.flat, potential, optimizer)
         self.pairwise = Network.of(one_head(potential)).has_pairs
-        self.graphs = StepGraphs() if record and can_record(potential, self.device) else None
+        self.graphs = StepGraphs() if record and self.device.type == "cuda" else None
         self.weights, self.stop = self.flat.values.new_zeros(len(TERMS)), self.flat.values.new_zeros(())
         self._capacities = dict(capacities or {})
         self._slots: dict[str, Slot] = {}
@@ -112,7 +109,9 @@ class TrainStep:
 
     def _run(self, slot: Slot, kind: str, work: Callable[[], Tensor]) -> Tensor:
         """Runs work on the buffers of a slot, from a CUDA graph once it is captured."""
-        return work() if self.graphs is None else self.graphs.run(slot.graphs, kind, work)
+        if self.graphs is None or not slot.sums.fixed:
+            return work()
+        return self.graphs.run(slot.graphs, kind, work)
 
     def set_rates(self, learning_rate: float, weights: Sequence[float]) -> None:
         """Sets the learning rate and the weights of the following steps, in the order of TERMS; others stay as set."""
@@ -128,7 +127,12 @@ class TrainStep:
         if slot is None:
             own = labelled.map(Tensor.clone)
             search = self._search(own, self._capacities.get(key))
-            slot = Slot(own, search, self._near(self._capacities.get(_near(key))), layout)
+            near, sums = (
+                self._near(self._capacities.get(_near(key))),
+                LatticeSums(self.potential, key, self._capacities),
+            )
+            slot = Slot(own, search, near, sums, layout)
+            slot.sums.load(labelled)
             self._make_room(slot)
             self._slots[key] = slot
             return slot
@@ -139,6 +143,8 @@ class TrainStep:
             if not slot.search.assign(slot.labelled.batch, labelled.counts()):
                 slot.graphs.clear()  # they use buffers that were replaced
             slot.layout = layout
+        if not slot.sums.load(labelled):
+            slot.graphs.clear()
         return slot
 
     def _search(self, labelled: LabelledBatch, capacity: int | None) -> EdgeSearch:
@@ -150,7 +156,7 @@ class TrainStep:
         if capacity is None:
             needed = int(search.allocate(labelled.batch, 1).needed)
             search.allocate(labelled.batch, needed + room(needed, None) + LEAST_ROOM)
-            capacity = _capacity(search, labelled)
+            capacity = capacity_of(search, labelled)
         search.allocate(labelled.batch, capacity)
         return search
 
@@ -208,7 +214,7 @@ class TrainStep:
             slot.search.grow()
             edges = slot.search.update(slot.labelled.batch.positions, slot.labelled.batch.cell)
             if not bool(edges.overflow):  # overflow after growing: an invalid cell, for which no capacity suffices
-                slot.search.allocate(slot.labelled.batch, _capacity(slot.search, labelled))
+                slot.search.allocate(slot.labelled.batch, capacity_of(slot.search, labelled))
             slot.graphs.clear()
             if slot.near is not None:
                 slot.search.update(slot.labelled.batch.positions, slot.labelled.batch.cell)
@@ -217,15 +223,18 @@ class TrainStep:
 
     def capacities(self) -> dict[str, int]:
         """Capacities of the lists by shape. Rounding depends on them, so a resumed run reuses them."""
-        near = {_near(key): slot.near.capacity for key, slot in self._slots.items() if slot.near and slot.near.capacity}
-        return self._capacities | {key: slot.search.capacity for key, slot in self._slots.items()} | near
+        found = self._capacities | {key: slot.search.capacity for key, slot in self._slots.items()}
+        for key, slot in self._slots.items():
+            found |= slot.sums.capacities()
+            found |= {_near(key): slot.near.capacity} if slot.near and slot.near.capacity else {}
+        return found
 
     def _predict(self, slot: Slot, create_graph: bool) -> tuple[Result, Tensor]:
         batch = slot.labelled.batch
         select_heads(self.potential, slot.labelled.head, batch)
         edges = slot.search.update(batch.positions, batch.cell)
         forces, stress = "forces" in self.terms, "stress" in self.terms
-        with self._mixed(batch.positions.device):
+        with self._mixed(batch.positions.device), slot.sums.used():
             if self.pairwise:
                 reverse = slot.search.reverse
                 assert reverse is not None
@@ -272,22 +281,6 @@ class TrainStep:
     def _values(self, loss: Tensor, values: list[Tensor], errors: list[Tensor], overflow: Tensor) -> Tensor:
         rest = torch.zeros_like(loss), *errors, overflow.to(loss.dtype), self.stop
         return torch.stack([loss, *values, *rest]).detach()
-
-
-def room(needed: int, of_systems: NDArray[np.int64] | None) -> int:
-    """Spare slots for batches similar to one that needs `needed`, of which of_systems [S] per system."""
-    most = int(HEAD_ROOM * needed)
-    if of_systems is None or len(of_systems) < SYSTEMS_TO_TELL:
-        return most
-    margin = DEVIATIONS * float(of_systems.std()) * len(of_systems) ** 0.5
-    return min(most, int(max(margin, LEAST_SHARE * needed)))
-
-
-def _capacity(search: EdgeSearch, labelled: LabelledBatch) -> int:
-    """Capacity of a list for the batch and similar ones. Reads the device."""
-    ends = np.cumsum(np.frombuffer(labelled.layout[0], np.int64))
-    starts = search.edges.row_ptr.cpu().numpy()[np.concatenate([[0], ends])].astype(np.int64)
-    return int(search.edges.num_edges) + room(int(search.edges.num_edges), np.diff(starts)) + LEAST_ROOM
 
 
 def _key(labelled: LabelledBatch) -> str:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.models.coulomb_cutoff import sum_error_of
-from torchmdx.models.potential import Potential
 from torchmdx.runtime.device_guard import capture_lock
 from torchmdx.runtime.own_streams import own_stream
 
@@ -31,17 +29,6 @@ class GraphedWork:
 
 
 Graphs = dict[str, GraphedWork]
-
-
-def can_record(potential: Potential, device: torch.device) -> bool:
-    """Whether training steps can be captured as CUDA graphs; logs why they cannot on a GPU."""
-    if device.type == "cuda" and sum_error_of(potential, periodic=True):
-        log.info(
-            "training steps run kernel by kernel, without a CUDA graph: the Coulomb energy is summed over all images, "
-            "over vectors that are chosen for every batch"
-        )
-        return False
-    return device.type == "cuda"
 
 
 class StepGraphs:

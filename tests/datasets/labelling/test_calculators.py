@@ -8,8 +8,9 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 
 from torchmdx.datasets.labelling import calculators
-from torchmdx.datasets.labelling.calculators import Choice, Labeller, parse_options, xtb_multiplicity
+from torchmdx.datasets.labelling.calculators import Choice, parse_options
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.structures.units import BOHR, HARTREE
 
 
@@ -49,20 +50,6 @@ def test_xtb_gets_charge_and_spin(charge, multiplicity, uhf):
     found = labels(atoms, "gfn2-xtb")
     assert found.energy == pytest.approx(energy, rel=2e-8)
     np.testing.assert_allclose(found.forces, forces, atol=1e-5)
-
-
-def test_spin_must_fit_the_electrons():
-    water = UnlabelledStructure.from_ase(molecule("H2O"))
-    assert xtb_multiplicity(water) == 1
-    assert xtb_multiplicity(UnlabelledStructure.from_ase(molecule("H2O"), charge=1.0)) == 2
-    assert xtb_multiplicity(UnlabelledStructure.from_ase(Atoms("Ce"))) == 2  # 3 valence electrons in GFN-xTB, 58 in all
-    wrong = UnlabelledStructure.from_ase(molecule("H2O"), charge=-1.0, multiplicity=3)
-    with pytest.raises(ValueError, match=r"must be 2, 4, \.\.\. with an odd number of electrons \(charge -1\), got 3"):
-        xtb_multiplicity(wrong)
-    with pytest.raises(ValueError, match=r"must be 1, 3, \.\.\. with an even number of electrons \(charge 0\), got 0"):
-        xtb_multiplicity(UnlabelledStructure.from_ase(molecule("H2O"), multiplicity=0))
-    with pytest.raises(ValueError, match="must be an integer for xTB, got 0.5"):
-        xtb_multiplicity(UnlabelledStructure.from_ase(molecule("H2O"), charge=0.5))
 
 
 def test_xtb_labels_do_not_depend_on_what_came_before():
@@ -150,10 +137,31 @@ def test_any_calculator_by_module_and_name(tmp_path, monkeypatch):
     assert labels(bulk("Cu"), "beside_the_data:EMT").energy == pytest.approx(labels(bulk("Cu"), "emt").energy)
 
 
+def test_a_function_with_atoms_is_called_for_each_structure(monkeypatch):
+    seen = []
+
+    def made(atoms, shift=0.0):
+        seen.append((atoms.info["charge"], atoms.info.get("multiplicity"), len(atoms), shift))
+        return toys.Springs()
+
+    monkeypatch.setattr(toys, "made", made, raising=False)
+    labeller = Labeller(Choice("toys:made", {"shift": 2}))
+    assert seen == []
+    for charge, multiplicity in ((1, None), (-1, 3)):
+        labeller.labels(UnlabelledStructure.from_ase(toys.frames(1)[0], charge, multiplicity))
+    assert seen == [(1, None, 3, 2), (-1, 3, 3, 2)]
+
+
+def test_a_class_with_atoms_is_made_once():
+    """ASE's calculators have a parameter `atoms` of another meaning."""
+    assert not Choice("ase.calculators.emt:EMT").made_for_each
+    assert not Choice("ase.calculators.calculator:Calculator").made_for_each
+
+
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("gfn3", ValueError, "must be one of gfn2-xtb, gfn1-xtb, emt, lj, or module:name, got 'gfn3'"),
+        ("gfn3", ValueError, "must be one of gfn2-xtb, gfn1-xtb, pyscf, emt, lj, or module:name, got 'gfn3'"),
         (":name", ValueError, "or module:name, got ':name'"),
         ("toys:Nothing", ValueError, "module toys has no 'Nothing'"),
         ("toys:STIFFNESS", ValueError, "must name a callable that returns a calculator, got 2.0"),

@@ -8,10 +8,11 @@ from ase.calculators.emt import EMT
 
 from torchmdx.commands import cli
 from torchmdx.datasets.labelling import conformers as conformers_module
-from torchmdx.datasets.labelling.calculators import Choice, Labeller
+from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.conformers import conformers, require_rdkit
 from torchmdx.datasets.labelling.dynamics import langevin, relax
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.datasets.labelling.normal_modes import normal_modes
 from torchmdx.datasets.labelling.sampling import Molecule, Sampling, sample
 from torchmdx.structures.units import BOLTZMANN

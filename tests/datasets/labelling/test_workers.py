@@ -12,7 +12,7 @@ import toys
 
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
-from torchmdx.datasets.labelling.work import LabelWork
+from torchmdx.datasets.labelling.work import FrameToLabel, LabelWork, conditions
 from torchmdx.datasets.labelling.workers import Task, Workers
 
 
@@ -23,7 +23,8 @@ def crew(tmp_path, num_workers=1, timeout=None, stopped=lambda: False, name="toy
 
 
 def tasks(count) -> list[Task]:
-    return [Task(number, UnlabelledStructure.from_ase(atoms)) for number, atoms in enumerate(toys.frames(count))]
+    made = enumerate(toys.frames(count))
+    return [Task(number, FrameToLabel((0, number), UnlabelledStructure.from_ase(atoms))) for number, atoms in made]
 
 
 def run(workers, count) -> list:
@@ -146,3 +147,12 @@ def test_workers_end_with_their_parent(tmp_path):
     parent.kill()
     parent.wait()
     wait_until(lambda: not is_running(worker))
+
+
+def test_a_process_with_other_settings_or_versions_is_refused(tmp_path):
+    choice = Choice("toys:Springs", {"delay": 0.0})
+    agreed = conditions(choice)
+    LabelWork(choice, tmp_path, agreed=agreed).prepare(0)
+    wrong = {**agreed, "version of torchmdx": "0.0.1"}
+    with pytest.raises(ValueError, match="same settings and versions, got version of torchmdx .*, not 0.0.1"):
+        LabelWork(choice, tmp_path, agreed=wrong).prepare(0)

@@ -1,8 +1,10 @@
-"""Folders of calculators that work through files, as ASE's FileIOCalculator does."""
+"""Folders of calculators that work through files, as ASE's FileIOCalculator does: one for each frame."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,19 +12,36 @@ from typing import Any
 MOST_NESTED = 4  # calculators in calculators: a correction of a mixture of a program
 
 
-def use_folder(calculator: Any, folder: Path) -> None:
-    """Gives a calculator, and those in it, a folder for its files, which is created.
+class FileFolders:
+    """The folders of a calculator and of those in it; those without files are left alone.
 
-    A calculator that was made for a directory other than the working directory gets a folder of the same name there.
-    Two parts of a calculator never share a folder. Calculators without files are left alone.
+    A calculator that was made for a directory other than the working directory gets its folders there, else they are in
+    `folder`. Two parts of a calculator never share a folder, and a folder of an earlier attempt is never used again: a
+    program that fails must not leave the results of another run to be read.
+
+    Attributes:
+        parts: The calculators that work through files.
+        used: The folders of the last frame.
     """
-    found = [part for part in _parts(calculator) if _works_through_files(part)]
-    for number, part in enumerate(found):
-        chosen = Path(part.directory)
-        name = folder.name if len(found) == 1 else f"{folder.name}-{number}"
-        place = (folder.parent if chosen == Path() else chosen) / name
-        place.mkdir(parents=True, exist_ok=True)
-        part.directory = type(part.directory)(place.resolve())
+
+    def __init__(self, calculator: Any, folder: Path) -> None:
+        self.parts = [part for part in _parts(calculator) if _works_through_files(part)]
+        self._homes = [folder if Path(part.directory) == Path() else Path(part.directory) for part in self.parts]
+        self.used: list[Path] = []
+
+    def enter(self, frame: str) -> None:
+        """Gives the calculators new folders for a frame of this name."""
+        self.used = []
+        for number, (part, home) in enumerate(zip(self.parts, self._homes, strict=True)):
+            place = _new_folder(home, frame if len(self.parts) == 1 else f"{frame}-{number}").resolve()
+            part.directory = type(part.directory)(place)
+            self.used.append(place)
+
+    def remove(self) -> None:
+        """Removes the folders of the last frame and what is in them."""
+        for place in self.used:
+            shutil.rmtree(place, ignore_errors=True)
+        self.used = []
 
 
 def remove_empty(folder: Path) -> None:
@@ -35,6 +54,17 @@ def remove_empty(folder: Path) -> None:
                 path.rmdir()
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _new_folder(home: Path, name: str) -> Path:
+    """Makes `name`, or `name.1`, `name.2`, ... if an earlier attempt left one."""
+    home.mkdir(parents=True, exist_ok=True)
+    for attempt in itertools.count():
+        place = home / (f"{name}.{attempt}" if attempt else name)
+        with contextlib.suppress(FileExistsError):
+            place.mkdir()
+            return place
+    raise AssertionError
 
 
 def _works_through_files(calculator: Any) -> bool:

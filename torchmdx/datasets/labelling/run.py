@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.conformers import check_smiles, require_rdkit
+from torchmdx.datasets.labelling.dask_workers import DaskWorkers, require_dask
 from torchmdx.datasets.labelling.file_folders import remove_empty
 from torchmdx.datasets.labelling.journal import Journal
 from torchmdx.datasets.labelling.ledger import Failure, Ledger
@@ -19,12 +20,13 @@ from torchmdx.datasets.labelling.progress import LabellingProgress
 from torchmdx.datasets.labelling.sampling import Sampling
 from torchmdx.datasets.labelling.sources import StructureFiles
 from torchmdx.datasets.labelling.stages import LabellingStage, LabelStage, SampleStage, frames_of_files
-from torchmdx.datasets.labelling.work import LabelWork
+from torchmdx.datasets.labelling.work import LabelWork, conditions
 from torchmdx.datasets.labelling.workers import Workers, usable_cores
 from torchmdx.runtime.output_lock import OutputLock
 from torchmdx.runtime.progress_line import ProgressLine
 
 SOON = 2.0  # s
+KEEP_FILES = ("all", "failed")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Paths:
 
     @property
     def folder(self) -> Path:
-        """Of the files of calculators that work through files, with a folder for each worker."""
+        """Of the files of calculators that work through files, with a folder for each frame."""
         return self._beside(".files")
 
     @property
@@ -60,18 +62,27 @@ class Crew:
 
     Attributes:
         stopped: Called often; once it returns True, running tasks are cancelled.
+        dask: Address of a scheduler of dask.distributed, or a scheduler file: its workers replace own processes.
     """
 
     num_workers: int
     timeout: float | None
     stream: TextIO
     stopped: Callable[[], bool] = lambda: False
+    dask: str | None = None
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
             raise ValueError(f"--workers must be at least 1, got {self.num_workers}")
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"--timeout must be > 0 s, got {self.timeout}")
+
+    def workers(self, work: LabelWork, log: Path) -> Workers | DaskWorkers:
+        """Own processes, or those of a cluster; used in a `with` block."""
+        if self.dask is None:
+            return Workers(work, self.num_workers, timeout=self.timeout, log=log, stopped=self.stopped)
+        shared = replace(work, folder=work.folder.resolve(), place=Path.cwd(), agreed=conditions(work.choice))
+        return DaskWorkers(shared, self.dask, timeout=self.timeout, log=log, stopped=self.stopped, stream=self.stream)
 
 
 @dataclass(frozen=True)
@@ -101,20 +112,24 @@ def label(
     crew: Crew | None = None,
     retry_failed: bool = False,
     overwrite: bool = False,
+    keep_files: str = "all",
 ) -> Summary:
     """Labels frames of files, or geometries sampled from them and from SMILES; continues a run that was stopped.
 
-    Processes are spawned: a script must call this under `if __name__ == "__main__"`.
+    Processes are spawned: a script must call this under `if __name__ == "__main__"`. keep_files: "all" files of
+    calculators that work through files, or those of frames that "failed".
 
     Raises:
         ValueError: Also if another process writes this output.
         ImportError: Also if another process writes this output.
         OSError: Also if another process writes this output.
     """
-    crew = crew or Crew(usable_cores(), None, sys.stderr)
+    crew = crew or Crew(choice.num_workers or usable_cores(), None, sys.stderr)
+    if keep_files not in KEEP_FILES:
+        raise ValueError(f"--keep-files must be one of {', '.join(KEEP_FILES)}, got {keep_files!r}")
     require_output(output)
     with OutputLock(output):
-        return _label(files, Paths(output), choice, smiles, sampling, crew, retry_failed, overwrite)
+        return _label(files, Paths(output), choice, smiles, sampling, crew, retry_failed, overwrite, keep_files)
 
 
 def _label(
@@ -126,10 +141,13 @@ def _label(
     crew: Crew,
     retry_failed: bool,
     overwrite: bool,
+    keep_files: str,
 ) -> Summary:
     output = paths.output
     if output.exists() and not paths.journal.exists() and not overwrite:
         raise FileExistsError(f"--output must be new, got {str(output)!r}; --overwrite replaces it")
+    if crew.dask is not None:
+        require_dask()
     choice.require()
     _check_smiles(smiles, sampling)
     try:
@@ -146,8 +164,8 @@ def _label(
         try:
             if retry_failed:
                 ledger.forget_failures()
-            work = LabelWork(choice, paths.folder, sampling)
-            with Workers(work, crew.num_workers, timeout=crew.timeout, log=paths.log, stopped=crew.stopped) as workers:
+            work = LabelWork(choice, paths.folder, sampling, keep_labelled=keep_files == "all")
+            with crew.workers(work, paths.log) as workers:
                 if sampling is None:
                     stage, complete = LabelStage(ledger, frames_of_files(ledger, files, counts), sum(counts)), True
                 else:
@@ -185,7 +203,7 @@ def _survey(files: StructureFiles, crew: Crew) -> tuple[list[int], str]:
         line.finish()
 
 
-def _do(stage: LabellingStage, workers: Workers, stream: TextIO) -> bool:
+def _do(stage: LabellingStage, workers: Workers | DaskWorkers, stream: TextIO) -> bool:
     """Runs a stage. Returns whether it was completed."""
     if stage.done == stage.total:
         return True

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchmdx.datasets.labelling import METHODS
-from torchmdx.datasets.labelling.calculators import Labeller
 from torchmdx.datasets.labelling.conformers import conformers
 from torchmdx.datasets.labelling.dynamics import langevin, relax
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.datasets.labelling.ledger import Sampled
 from torchmdx.datasets.labelling.normal_modes import normal_modes
+
+if TYPE_CHECKING:
+    from ase import Atoms
 
 SOFTEST = 100.0  # 1/cm: softer modes are displaced as if they had this wavenumber
 NEAREST = 0.6  # of the sum of covalent radii: displacements that bring atoms closer are drawn again
@@ -22,6 +26,7 @@ MOST_DRAWS = 100
 LARGEST_SEED = 2**31 - 1  # of RDKit
 
 Pulse = Callable[[], None]
+Attach = Callable[[UnlabelledStructure], "Atoms"]  # gives a structure a calculator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +92,10 @@ def sample(molecule: Molecule, sampling: Sampling, labeller: Labeller, pulse: Pu
         return Sampled(starts, "; ".join(notes))
     for number, start in enumerate(starts):
         rng = np.random.default_rng([sampling.seed, molecule.source, number])
+        attach = functools.partial(labeller.attach, frame=f"{molecule.source}-start-{number}")
         made = 0
         try:
-            for positions in _METHODS[sampling.method](start, sampling, labeller, rng, pulse):
+            for positions in _METHODS[sampling.method](start, sampling, attach, rng, pulse):
                 found.append(start.moved(positions))
                 made += 1
                 if made == sampling.count:
@@ -111,9 +117,9 @@ def _starts(molecule: Molecule, sampling: Sampling) -> list[UnlabelledStructure]
 
 
 def _along_modes(
-    start: UnlabelledStructure, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
+    start: UnlabelledStructure, sampling: Sampling, attach: Attach, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
-    atoms = labeller.attach(start)
+    atoms = attach(start)
     relax(atoms, pulse)
     modes = normal_modes(atoms, pulse)
     relaxed = start.moved(atoms.positions)
@@ -122,9 +128,9 @@ def _along_modes(
 
 
 def _by_dynamics(
-    start: UnlabelledStructure, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
+    start: UnlabelledStructure, sampling: Sampling, attach: Attach, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
-    atoms = labeller.attach(start)
+    atoms = attach(start)
     relax(atoms, pulse)
     yield from langevin(
         atoms,
@@ -139,7 +145,7 @@ def _by_dynamics(
 
 
 def _rattled(
-    start: UnlabelledStructure, sampling: Sampling, labeller: Labeller, rng: np.random.Generator, pulse: Pulse
+    start: UnlabelledStructure, sampling: Sampling, attach: Attach, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     while True:
         yield _draw(start, lambda: rng.normal(scale=sampling.rattle, size=start.positions.shape))

@@ -48,7 +48,7 @@ def serve(work: Work, number: int, link: Any, log: str) -> None:
         try:
             answer = ("done", do(payload, heart.beat))
         except (Exception, SystemExit) as error:
-            answer = ("failed", _one_line(error))
+            answer = ("failed", one_line(error))
             try:
                 do = work.prepare(number)  # the calculator may be in an invalid state
             except Exception:
@@ -91,6 +91,8 @@ def _end_with(sentinel: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error as the reason of a failure: its name, text and notes."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return (f"{type(error).__name__}: {text}" if text else type(error).__name__) + notes

@@ -9,6 +9,7 @@ from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.ledger import Failure, Key, Ledger
 from torchmdx.datasets.labelling.sampling import Molecule
 from torchmdx.datasets.labelling.sources import StructureFiles
+from torchmdx.datasets.labelling.work import FrameToLabel
 from torchmdx.datasets.labelling.workers import Outcome, Task
 
 Frames = Callable[
@@ -102,12 +103,12 @@ class LabelStage:
     def tasks(self) -> Iterator[Task]:
         for key, origin, geometry in self._frames():
             if not self._ledger.has(key):
-                yield Task((key, origin), geometry)
+                yield Task((key, origin), FrameToLabel(key, geometry))
 
     def take(self, outcome: Outcome) -> None:
         key, origin = outcome.name
         if outcome.error is None:
-            self._ledger.add_labels(key, origin, outcome.payload, outcome.value)
+            self._ledger.add_labels(key, origin, outcome.payload.structure, outcome.value)
         else:
             self._ledger.add_failure(Failure(key, origin, outcome.error))
 

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ MOST_ATTEMPTS = 2  # a task whose worker died is retried: another process may ha
 MOST_FALSE_STARTS = 3  # workers in a row that die before they are ready
 LIBRARIES = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 ONE_THREAD = {**{f"{library}_NUM_THREADS": "1" for library in LIBRARIES}, "VECLIB_MAXIMUM_THREADS": "1"}
+
+_environment = threading.Lock()  # of threads that start workers
 
 
 @dataclass(eq=False)
@@ -76,6 +79,10 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all workers."""
         if not any(worker.task for worker in self._workers):
             self._dismiss()
         for worker in list(self._workers):
@@ -203,6 +210,13 @@ def _start(work: Work, number: int, log: Path) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(work, number, theirs, str(log)), daemon=True)
+    with _environment:
+        _start_with_one_thread(process)
+    theirs.close()
+    return _Worker(number, process, ours)
+
+
+def _start_with_one_thread(process: Any) -> None:
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
     # Ctrl-C is sent to all processes of a terminal. It must not reach the worker, even while Python starts there.
@@ -216,8 +230,6 @@ def _start(work: Work, number: int, log: Path) -> _Worker:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-    theirs.close()
-    return _Worker(number, process, ours)
 
 
 def _failed(task: Task, reason: str) -> Outcome:

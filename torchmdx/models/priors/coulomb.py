@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torchmdx.models.priors.reciprocal import reciprocal_energies
 from torchmdx.models.priors.splitting import Splitting
 from torchmdx.structures.system import Batch
 from torchmdx.structures.units import COULOMB
+
+if TYPE_CHECKING:
+    from torchmdx.models.priors.bulk import BulkSums
 
 BACKGROUND = (
     "sums the Coulomb energy of a periodic system with a total charge of {charge:+g} e, which a uniform background "
@@ -131,6 +134,7 @@ class Coulomb(Prior):
 
     Attributes:
         kept: The vectors of an engine's Ewald sums; None: chosen for every evaluation.
+        bulk: Vectors and buffers of the batch that is evaluated, in a training step; None: as `kept` says.
     """
 
     config: CoulombConfig
@@ -143,6 +147,7 @@ class Coulomb(Prior):
         self.sees_all_pairs = not config.cut_in_vacuum
         self.splitting = Splitting.of(config.accuracy, float(config.cutoff)) if config.sums_lattice else None
         self.kept: KeptVectors | None = None
+        self.bulk: BulkSums | None = None
         weights = torch.tensor(config.weights or (1.0,) * sets, dtype=torch.float64)
         if len(weights) not in (sets, sets * channels):
             raise ValueError(
@@ -173,8 +178,7 @@ class Coulomb(Prior):
     @property
     def sums(self) -> str | None:
         """A description of its Ewald sum; None with a reaction field."""
-        split = self.splitting
-        if split is None:
+        if (split := self.splitting) is None:
             return None
         pairs = f"accuracy {split.accuracy:g}: α {split.alpha:.3f} 1/Å, pairs up to {round(split.cutoff, 2):g} Å"
         latest = None if self.kept is None else self.kept.latest
@@ -235,6 +239,9 @@ class Coulomb(Prior):
     def beyond_cutoff(self, geometry: Geometry, charges: Tensor) -> Tensor:
         """Energies [N] of an Ewald sum's part over the reciprocal lattice. Raises ValueError as `KVectors.of`."""
         batch, lattice = geometry.batch, geometry.lattice
+        if self.bulk is not None and lattice is not None:
+            given = (lattice.positions, lattice.cell, charges, self.weights)
+            return self.config.strength * self.bulk.energies(*given)
         if not shapes_are_fixed(batch.positions) and not bool(batch.pbc.any()):
             return charges.new_zeros(batch.num_atoms)
         assert lattice is not None, "engines and evaluations give it to every prior"

@@ -97,7 +97,7 @@ class KVectors:
             return cls(splitting, indices, *given[1:], mesh, shape)
         found = [lattice.new_zeros(0, 3)] * batch.num_systems
         for s in periodic:
-            found[s] = _half_of(lattice[s], splitting.longest * (1 + margin))
+            found[s] = half_of(lattice[s], splitting.longest * (1 + margin))
         most = max((len(each) for each in found), default=0)
         indices = torch.stack([torch.nn.functional.pad(each, (0, 0, 0, most - len(each))) for each in found])
         return cls(splitting, indices.to(device), *given[1:])
@@ -200,7 +200,7 @@ def _with_heights(full: Tensor, pbc: Tensor, heights: Tensor) -> Tensor:
     return full * torch.where(pbc, 1.0, heights[:, None]).to(full.dtype)[..., None]
 
 
-def _half_of(lattice: Tensor, longest: float) -> Tensor:
+def half_of(lattice: Tensor, longest: float) -> Tensor:
     """Indices [K,3] of the vectors of one reciprocal lattice up to a length, one of k and -k. Raises ValueError."""
     lengths = torch.linalg.vector_norm(lattice, dim=-1).nan_to_num()
     most = [int(longest * float(length) / TWO_PI) for length in lengths]

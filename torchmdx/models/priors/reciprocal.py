@@ -22,10 +22,11 @@ MOST_PHASES = 16_000_000  # at a time, atoms times vectors
 
 @dataclass(frozen=True, eq=False)
 class Reciprocal:
-    """One system. indices [K,3]; dual [3,3]: rows of its reciprocal lattice without 2π; volume [], normal [3].
+    """One system, or several with leading axes. indices [K,3]; dual [3,3]: rows of its reciprocal lattice without 2π.
 
     Attributes:
-        normal: Across a slab, zero for other systems.
+        volume: [], Å³.
+        normal: Across a slab [3], zero for other systems.
     """
 
     indices: Tensor
@@ -36,7 +37,7 @@ class Reciprocal:
 
     def phases(self, positions: Tensor, part: slice = slice(None)) -> Tensor:
         """k · r [N,K], less whole turns, of atoms at positions [N,3]. part: of the vectors."""
-        turns = (positions @ self.dual.T) @ self.indices[part].T.to(positions.dtype)
+        turns = (positions @ self.dual.mT) @ self.indices[..., part, :].mT.to(positions.dtype)
         return TWO_PI * (turns - turns.detach().round())
 
     def amplitudes(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,7 +46,8 @@ class Reciprocal:
         square = (k**2).sum(-1)
         used = square > 0
         square = torch.where(used, square, 1.0)
-        values = 8 * math.pi / self.volume * torch.exp(-square / (4 * self.splitting.alpha**2)) / square
+        scale = 8 * math.pi / self.volume[..., None]
+        values = scale * torch.exp(-square / (4 * self.splitting.alpha**2)) / square
         return torch.where(used, values, 0.0), k, square
 
     def background(self) -> Tensor:
@@ -55,15 +57,16 @@ class Reciprocal:
     def energies(self, positions: Tensor, charges: Tensor, weights: Tensor) -> Tensor:
         """Energies [N] of charges [N,M] with weights [M], for unit strength."""
         potentials = self.potentials(positions, charges) - self.splitting.own_potential * charges
-        potentials = potentials + self.background().to(charges.dtype) * charges.sum(0)
+        background = self.background().to(charges.dtype)[..., None, None]
+        potentials = potentials + background * charges.sum(-2, keepdim=True)
         return 0.5 * ((potentials + self.across(positions, charges)) * charges) @ weights.to(charges.dtype)
 
     def potentials(self, positions: Tensor, charges: Tensor) -> Tensor:
         """Potentials [N,M] of the waves."""
         amplitudes = self.amplitudes()[0].to(charges.dtype)
         potentials = torch.zeros_like(charges)
-        width = max(1, MOST_PHASES // max(len(positions), 1))
-        parts = [slice(first, first + width) for first in range(0, len(amplitudes), width)]
+        width = max(1, MOST_PHASES // max(positions[..., 0].numel(), 1))
+        parts = [slice(first, first + width) for first in range(0, amplitudes.shape[-1], width)]
         for part in parts:
             # Several parts are evaluated a second time for their derivatives, and keep nothing until then.
             given = (part, positions, charges, amplitudes)
@@ -78,7 +81,7 @@ class Reciprocal:
         """Potentials [N,M] of a part of the vectors."""
         phases = self.phases(positions, part).to(charges.dtype)
         cosines, sines = torch.cos(phases), torch.sin(phases)
-        real, imaginary = (amplitudes[part, None] * (wave.T @ charges) for wave in (cosines, sines))
+        real, imaginary = (amplitudes[..., part, None] * (wave.mT @ charges) for wave in (cosines, sines))
         return cosines @ real + sines @ imaginary
 
     def across(self, positions: Tensor, charges: Tensor) -> Tensor:

@@ -1,0 +1,117 @@
+"""openmm-ml's own test files with torchmdx in the place of its potentials.
+
+They need MACE, which is not installed, or TorchMD-Net. What they take from these packages is one name, which stands for
+a potential of torchmdx here: ASE's calculator of torchmdx where they use openmm-ml's potential "ase", and torchmdx's
+potential for openmm-ml where they name one of MACE or AceFF.
+"""
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+openmmml = pytest.importorskip("openmmml")
+from openmmml import MLPotential  # noqa: E402
+
+from torchmdx.ase import Calculator  # noqa: E402
+from torchmdx.openmm.openmmml import PotentialFactory  # noqa: E402
+
+RELEASED = os.environ.get("ACEFF_RELEASED")  # folder of the released files, which are no part of the project
+ACEFF = ("aceff-1.0", "aceff-1.1", "aceff-2.0")
+OURS = "organic-1"
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("ignore:.*truncates the Coulomb energy:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*trained on molecules in vacuum:UserWarning"),
+]
+
+
+def _stand_ins() -> dict[str, types.ModuleType]:
+    """The modules that the files import, with what they use of them."""
+    names = ("mace", "mace.calculators", "mace.calculators.foundations_models", "torchmdnet")
+    made = {name: types.ModuleType(name) for name in names}
+    made["mace.calculators.foundations_models"].mace_off = lambda size: Calculator(OURS, device="cpu")
+    return made
+
+
+def _test_class(name: str) -> type:
+    """A class of one of the files, which are imported while their packages seem to be there."""
+    folder = str(Path(__file__).parent / "openmm_ml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for module, stand_in in _stand_ins().items():
+            patch.setitem(sys.modules, module, stand_in)
+        return getattr(__import__(name), name)
+
+
+class InPlace(PotentialFactory):
+    """Creates a potential of torchmdx, whatever name openmm-ml's tests ask for."""
+
+    def createImpl(self, name: str, **args: Any) -> Any:
+        if name not in ACEFF:
+            return super().createImpl(name, modelPath=OURS, **args)
+        path = None if RELEASED is None else Path(RELEASED, f"{name}.ckpt")
+        if path is None or not path.exists():
+            pytest.skip(f"needs {name}.ckpt in ACEFF_RELEASED")
+        return super().createImpl(name, modelPath=path, **args)
+
+
+@pytest.fixture(autouse=True)
+def torchmdx_in_place(monkeypatch):
+    """openmm-ml finds torchmdx's potentials under the names of its own, and "ase" runs torchmdx's calculator."""
+    for name in ("mace-off23-small", *ACEFF):
+        monkeypatch.setitem(MLPotential._implFactories, name, InPlace())
+    for module, stand_in in _stand_ins().items():
+        monkeypatch.setitem(sys.modules, module, stand_in)
+
+
+class TestMechanicalEmbedding(_test_class("TestMechanicalEmbedding")):
+    """As openmm-ml has it: its embedding with torchmdx's calculator, and torchmdx's embedding for a named potential."""
+
+
+class TestTorchMDNetPotential(_test_class("TestTorchMDNetPotential")):
+    """As openmm-ml has it, for released files in ACEFF_RELEASED."""
+
+
+class TestEmbeddingOfTorchmdx(_test_class("TestMechanicalEmbedding")):
+    """The same with torchmdx's own embedding in all tests: "ase" stands for a potential of torchmdx, too."""
+
+    @pytest.fixture(autouse=True)
+    def _all_in_place(self, monkeypatch):
+        class Deaf(InPlace):
+            def createImpl(self, name: str, **args: Any) -> Any:
+                made = super().createImpl(name, **args)
+                for method in ("addForces", "createMixedSystem"):
+                    monkeypatch.setattr(made, method, _without_calculator(getattr(made, method)))
+                return made
+
+        monkeypatch.setitem(MLPotential._implFactories, "ase", Deaf())
+
+    def testMLLongRangeUnknown(self, platform_int):
+        """Not asked of torchmdx: it knows of each potential whether it reaches the images of the region."""
+        pytest.skip("the range of a potential of torchmdx is known")
+
+
+def _without_calculator(method: Any) -> Any:
+    def called(*args: Any, calculator: Any = None, **options: Any) -> Any:
+        return method(*args, **options)
+
+    return called
+
+
+class TestMixedSystemWithoutWeights(_test_class("TestTorchMDNetPotential")):
+    """The test of TorchMD-Net's potential that needs no reference energy, with the potential of torchmdx."""
+
+    testCreatePureMLSystem = None
+    testPeriodicSystem = None
+
+    @pytest.fixture(autouse=True)
+    def _shipped(self, monkeypatch):
+        class Shipped(PotentialFactory):
+            def createImpl(self, name: str, **args: Any) -> Any:
+                return super().createImpl(name, modelPath=OURS, **args)
+
+        monkeypatch.setitem(MLPotential._implFactories, "aceff-1.1", Shipped())
