@@ -47,8 +47,8 @@ newest: setup ## run a quick part of the tests with the newest dependencies, in 
 oldest: setup ## run them with the oldest dependencies that pyproject.toml allows, in build/oldest
 	./tools/test_versions.sh oldest
 
-cluster: setup ## compile torch-cluster (ten minutes, once) and run the tests that need it
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation wheel torch-cluster
+cluster: setup ## compile the radius search of torch-cluster (two minutes, once) and run the tests that need it
+	./tools/install_torch_cluster.sh
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu and not nightly" -k cluster tests/neighbors $(ARGS)
 
 # One thread: molecules of ten atoms are slower with more.

@@ -80,7 +80,7 @@ LATE = {
 }
 # Nor does the command line's help load these, which take seconds.
 LATE_FOR_HELP = {"torch", "ase"}
-MOST_FILE_LINES, MOST_FUNCTION_LINES = 300, 60
+MOST_FILE_LINES, MOST_FUNCTION_LINES = 290, 60
 
 
 @functools.cache
@@ -333,12 +333,13 @@ def docstring_lines(node: ast.AST) -> int:
 
 @pytest.mark.parametrize("name", files())
 def test_files_and_functions_are_short(name):
-    """Functions: docstrings aside, which list the arguments of public ones."""
+    """Docstrings aside."""
     text = files()[name].read_text()
     if is_kernel(name):
         return
-    assert len(text.splitlines()) <= MOST_FILE_LINES
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    assert len(text.splitlines()) - sum(map(docstring_lines, ast.walk(tree))) <= MOST_FILE_LINES
+    for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = node.end_lineno - node.lineno + 1 - docstring_lines(node)
             assert length <= MOST_FUNCTION_LINES, f"{node.name} has {length} lines"

@@ -9,7 +9,7 @@ import pytest
 
 from torchmdx.commands import cli
 from torchmdx.commands.console import is_explained, plain_warnings
-from torchmdx.structures.system import checked_charge
+from torchmdx.structures.total_charge import checked_charge
 
 
 def test_equal_warnings_are_printed_once_and_counted(capsys):

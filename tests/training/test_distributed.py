@@ -135,7 +135,7 @@ def test_a_lost_node_ends_the_other_with_an_error(config, tmp_path, lost):
 
 
 def wait_for_epochs(directory, processes):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180  # the machine may have other work
     while not (directory / "epochs.csv").exists() or len((directory / "epochs.csv").read_text().splitlines()) < 3:
         assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
         assert time.monotonic() < end

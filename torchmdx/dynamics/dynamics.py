@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.integrators import Integrator, integrator_of
-from torchmdx.dynamics.loops import make_loop, step_of_fast, stops
+from torchmdx.dynamics.loops import make_loop, require_replays, step_of_fast, stops
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import multiple_steps_of, require_multiple
 from torchmdx.dynamics.particles import particles_of
@@ -30,7 +30,6 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.device_guard import methods_on_own_device
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
-from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
 
@@ -114,11 +113,10 @@ class Dynamics:
         max_force_difference: float | None = None,
         small_steps: bool = False,
     ) -> None:
-        _require_replays(mode, potential.device, steps_per_replay)
+        require_replays(mode, potential.device, steps_per_replay)
         self.fast, self.has_uncertainty = fast, uncertainty or max_uncertainty is not None
         self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
-        self.batch = Batch.of(structures).to("cpu", torch.float64).clone()
-        chosen = integrator_of(integrator)
+        self.batch, chosen = Batch.of(structures).to("cpu", torch.float64).clone(), integrator_of(integrator)
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=chosen.constant_energy)
         particles, start = particles_of(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
@@ -286,10 +284,3 @@ class Dynamics:
         """Sets velocities [N,3] Å/fs; those of frozen atoms stay zero."""
         given = checked_velocities(velocities, self.batch.num_atoms)
         self.loop.set_velocities(given * self.motion.particles.mobile[:, None])
-
-
-def _require_replays(mode: str, device: torch.device, steps_per_replay: int | None) -> None:
-    """Raises ValueError or GraphRefused for a mode, and ValueError for a number of steps, that cannot be used."""
-    require_mode(mode, device)
-    if steps_per_replay is not None and steps_per_replay < 1:
-        raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")

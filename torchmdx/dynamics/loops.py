@@ -6,17 +6,26 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.motion import Motion
 from torchmdx.models.potential import Potential
+from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch
 
 # Most steps of a graph by default; fewer for many atoms, whose launches take less time than they run.
 MOST_STEPS, MOST_ATOM_STEPS = 20, 200_000
+
+
+def require_replays(mode: str, device: torch.device, steps_per_replay: int | None) -> None:
+    """Raises ValueError or GraphRefused for a mode, and ValueError for a number of steps, that cannot be used."""
+    require_mode(mode, device)
+    if steps_per_replay is not None and steps_per_replay < 1:
+        raise ValueError(f"steps_per_replay must be >= 1, got {steps_per_replay}")
 
 
 def step_of_fast(fast: Potential, full: CapturedStep, batch: Batch) -> CapturedStep:

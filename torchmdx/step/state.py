@@ -82,17 +82,6 @@ class StepState:
         return self.verdict.error
 
     @property
-    def last_inputs(self) -> Tensor:
-        """A copy of the inputs of the last layer [N,D] in the last evaluation, in the caller's order.
-
-        Raises:
-            ValueError: Before the first evaluation, and for a step without `uncertainty=True`.
-        """
-        if self.inputs_kept is None:
-            raise ValueError("last_inputs needs an evaluation of a step with uncertainty=True, got none")
-        return torch.empty_like(self.inputs_kept).index_copy_(0, self.buffers.order.long(), self.inputs_kept)
-
-    @property
     def mode(self) -> str:
         """What an evaluation is: "graph" or "eager"."""
         return self.policy.mode
@@ -106,6 +95,17 @@ class StepState:
     def _require_assigned(self) -> None:
         if self.assigning:
             raise RuntimeError("the last assign did not finish: call assign again before an evaluation")
+
+    @property
+    def last_inputs(self) -> Tensor:
+        """A copy of the inputs of the last layer [N,D] in the last evaluation, in the caller's order.
+
+        Raises:
+            ValueError: Before the first evaluation, and for a step without `uncertainty=True`.
+        """
+        if self.inputs_kept is None:
+            raise ValueError("last_inputs needs an evaluation of a step with uncertainty=True, got none")
+        return torch.empty_like(self.inputs_kept).index_copy_(0, self.buffers.order.long(), self.inputs_kept)
 
     def _judge(self, kind: str, launched: dict[str, Tensor] | None = None) -> str | None:
         """Audits the evaluation that has just been done. Returns why it is wrong, None if it passes.

@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "export" / "evaluate.cpp"
 def potential() -> Potential:
     """Of the elements of the structures below; float64, so that errors are those of the program."""
     torch.manual_seed(3)
-    made = Potential(TensorNetConfig(num_channels=8, num_radial=6, cutoff=4.0, max_z=10)).double()
+    made = Potential(TensorNetConfig(num_channels=8, num_radial=6, num_layers=1, cutoff=4.0, max_z=10)).double()
     with torch.no_grad():
         made.scale.fill_(3.0)
         made.shift.fill_(-0.5)

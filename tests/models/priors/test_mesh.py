@@ -7,7 +7,7 @@ import lattice_sums
 import numpy as np
 import pytest
 import torch
-from test_reciprocal import SLAB, ions, only
+from test_reciprocal import SLAB, ions, only, supercell
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.models.priors import splitting as splittings
@@ -93,12 +93,7 @@ def test_energies_do_not_depend_on_the_splitting():
 
 def test_a_supercell_has_twice_the_energy():
     system = ions()
-    cell = system.cell.numpy()
-    doubled = System.create(
-        np.concatenate([system.positions.numpy(), system.positions.numpy() + cell[0]]),
-        np.tile(system.atomic_numbers.numpy(), 2), cell * [[2], [1], [1]], True,
-        partial_charges=np.tile(system.partial_charges.numpy(), 2),
-    )  # fmt: skip
+    doubled = supercell(system)
     one, two = evaluate(meshed(accuracy=1e-8), system), evaluate(meshed(accuracy=1e-8), doubled)
     assert float(two.energy[0]) == pytest.approx(2 * float(one.energy[0]), rel=1e-9)
 

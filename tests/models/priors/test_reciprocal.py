@@ -49,6 +49,16 @@ def ions(*, pairs=4, pbc=True, seed=5, size=9.0) -> System:
     return System.create(chosen @ full, [11, 17] * pairs, cell, pbc, partial_charges=charges)
 
 
+def supercell(system: System) -> System:
+    """Two periods of a system, along its first lattice vector."""
+    cell = system.cell.numpy()
+    return System.create(
+        np.concatenate([system.positions.numpy(), system.positions.numpy() + cell[0]]),
+        np.tile(system.atomic_numbers.numpy(), 2), cell * [[2], [1], [1]], True,
+        partial_charges=np.tile(system.partial_charges.numpy(), 2),
+    )  # fmt: skip
+
+
 SLAB = (True, True, False)
 
 
@@ -120,12 +130,7 @@ def test_forces_are_as_accurate_as_requested(accuracy, cutoff):
 
 def test_a_supercell_has_twice_the_energy():
     system = ions()
-    cell = system.cell.numpy()
-    doubled = System.create(
-        np.concatenate([system.positions.numpy(), system.positions.numpy() + cell[0]]),
-        np.tile(system.atomic_numbers.numpy(), 2), cell * [[2], [1], [1]], True,
-        partial_charges=np.tile(system.partial_charges.numpy(), 2),
-    )  # fmt: skip
+    doubled = supercell(system)
     one, two = evaluate(only(), system, stress=True), evaluate(only(), doubled, stress=True)
     assert float(two.energy[0]) == pytest.approx(2 * float(one.energy[0]), rel=1e-9)
     np.testing.assert_allclose(two.stress, one.stress, rtol=0, atol=1e-11)
