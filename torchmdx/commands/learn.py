@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    flags = {name: False for name in ("--example", "--dry-run", "--schema")}
+    flags = dict.fromkeys(("--example", "--dry-run", "--schema"), False)
     words = []
     for word in options.rest:
         if word in flags:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.snapshot import FRAME, SAVED, Snapshot
-from torchmdx.learning.config import ExploreSection
 from torchmdx.learning.explored import FAILED, RUNS, THRESHOLD, WHOLE, Explored
 from torchmdx.learning.replicas import Replica
+from torchmdx.learning.sections import ExploreSection
 from torchmdx.learning.uncertainty import uncertainties
 from torchmdx.step.results import NonFiniteError, StepError
 
@@ -58,6 +58,7 @@ class BatchRun:
             saved: Called after each state that was written.
         """
         if self.path.exists():
+            self._tidy()
             return True
         try:
             self.dynamics = self._make()
@@ -78,9 +79,7 @@ class BatchRun:
         """Replicas that have not ended."""
         return [k for k, ending in enumerate(self.found.endings) if ending == RUNS]
 
-    def _advance(
-        self, interrupted: Callable[[], bool], note: Callable[[int], None], saved: Callable[[], None]
-    ) -> bool:
+    def _advance(self, interrupted: Callable[[], bool], note: Callable[[int], None], saved: Callable[[], None]) -> bool:
         """Steps until a replica is over the threshold or fails, or to the end; False if a signal stopped it."""
         begun, every = self.dynamics.num_steps, self.explore.every
         snapshots = self.dynamics.snapshots(self.explore.steps - begun, every=every, interrupted=interrupted)
@@ -148,9 +147,12 @@ class BatchRun:
 
     def _finished(self, error: str = "") -> bool:
         self.found.save(self.path, error=np.array(error))
+        self._tidy()
+        return True
+
+    def _tidy(self) -> None:
         for path in (self._part, *self._states()):
             path.unlink(missing_ok=True)
-        return True
 
     def _states(self) -> list[Path]:
         return sorted(self.path.parent.glob(f"{self.path.stem}.state-*.npz"))
@@ -172,6 +174,6 @@ class BatchRun:
         if not self._part.exists():
             return
         self.found, held = Explored.load(self._part, self.batch)
-        saved = {name: held[TRUSTED + name] for name in (*SAVED, *SPREADS)}
+        saved: dict[str, Any] = {name: held[TRUSTED + name] for name in (*SAVED, *SPREADS)}
         self.trusted = replace(self.trusted, frame={name: held[TRUSTED + name] for name in FRAME}, **saved)
         self.dynamics.restore(self.path.with_name(f"{self.path.stem}.state-{int(held['at'])}.npz"))

@@ -15,9 +15,7 @@ from torchmdx.report.evaluation import evaluate_sets
 from torchmdx.report.predictor import Predictions
 
 
-def errors_on(
-    potential: Potential | Ensemble, store: Store, labelled: Path, controls: list[int]
-) -> dict[str, Any]:
+def errors_on(potential: Potential | Ensemble, store: Store, labelled: Path, controls: list[int]) -> dict[str, Any]:
     """Errors on the frames of a store: of all, of those drawn at random, and of each frame.
 
     Args:

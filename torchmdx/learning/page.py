@@ -1,4 +1,4 @@
-"""The page of a run, learn.html: errors and uncertainty by round, what was selected and why, coverage, time and labels."""
+"""The page of a run, learn.html: errors, uncertainty and coverage by round, what was selected and why, what it cost."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ STAGES = ("start", "explore", "select", "label", "train")
 Results = list[dict[str, dict[str, Any]]]
 
 
-def write(
-    run: RunFolder, path: Path, results: Results, records: Sequence[RoundRecord], ending: Ending | None
-) -> bool:
+def write(run: RunFolder, path: Path, results: Results, records: Sequence[RoundRecord], ending: Ending | None) -> bool:
     """Writes the page; without plotly prints one line and returns False. ending: None while the run goes on."""
     try:
         require_plotly()

@@ -11,7 +11,7 @@ from torchmdx.datasets.labelling.calculators import NAMES, Choice, Labeller
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.workers import usable_cores
 from torchmdx.learning.config import LearnConfig
-from torchmdx.learning.replicas import batches_of, dynamics_of, replicas_of, require_periodic
+from torchmdx.learning.replicas import Replica, batches_of, dynamics_of, replicas_of, require_periodic
 from torchmdx.learning.run_folder import RunFolder
 from torchmdx.learning.stage import DONE
 from torchmdx.learning.stages import require_possible
@@ -21,10 +21,11 @@ from torchmdx.models.potential import Potential
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.runtime.progress_line import duration
 from torchmdx.runtime.wording import counted, number
+from torchmdx.structures.system import System
 from torchmdx.training.distillation.frames import seconds_of_a_step
 
 MEASURED = 0.5  # s of dynamics
-UNCAPPED = "the calculator's time is not measured"
+UNKNOWN = "the calculator's time is not measured"
 
 
 def print_plan(config: LearnConfig) -> int:
@@ -63,8 +64,9 @@ def plan(config: LearnConfig) -> list[str]:
         f"{run.device}, {explore.steps:,} steps of {explore.timestep:g} fs, {frames:,} frames; at most "
         f"{duration(exploration)} ({number(1e3 * step)} ms for a step of a batch)",
         f"select   a round: at most {counted(config.select.count, 'frame')}, {config.select.random} of them at random",
-        f"label    at most {counted(labels, 'label')} by {config.label.calculator} in {counted(workers, 'process', 'processes')}; "
-        + (UNCAPPED if label is None else f"{duration(label * labels / workers)} ({number(label)} s a label)"),
+        f"label    at most {counted(labels, 'label')} by {config.label.calculator} in "
+        f"{counted(workers, 'process', 'processes')}; "
+        + (UNKNOWN if label is None else f"{duration(label * labels / workers)} ({number(label)} s a label)"),
         f"train    {stop.rounds + 1} times {counted(members, 'potential')}, {config.train.start}, "
         f"{counted(config.train.training.epochs, 'epoch')} of up to {counted(labels, 'frame')}"
         + (f" and those of {config.start.data}" if config.start.data else ""),
@@ -94,7 +96,7 @@ def _done(folder: Path) -> str:
     return f", goes on in {rounds[-1].name.replace('-', ' ')} after {', '.join(sorted(done)) or 'no stage'}"
 
 
-def _seconds_of_dynamics(run: RunFolder, systems: list, batches: list) -> float:  # type: ignore[type-arg]
+def _seconds_of_dynamics(run: RunFolder, systems: list[System], batches: list[list[Replica]]) -> float:
     """Of a step of the largest batch, with a potential of the run's kind; its weights do not matter for the time."""
     counts = [sum(systems[one.structure].num_atoms for one in batch) for batch in batches]
     largest = batches[int(np.argmax(counts))]

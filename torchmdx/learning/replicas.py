@@ -12,7 +12,7 @@ from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.restraints import Restraint, restraint_of
-from torchmdx.learning.config import ExploreSection
+from torchmdx.learning.sections import ExploreSection
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.structures.system import System
@@ -46,7 +46,7 @@ def replicas_of(explore: ExploreSection, num_structures: int, seed: int, round_n
         Replica(structure, temperature, PART, int(rng.integers(LARGEST_SEED)), pressure=pressure, copy=copy)
         for structure in range(num_structures)
         for temperature in explore.temperatures
-        for pressure in explore.pressures or [None]
+        for pressure in _pressures(explore)
         for copy in range(explore.replicas)
     ]
 
@@ -57,9 +57,13 @@ def batches_of(
     """Replicas that run at once: at one pressure, and alike in periodic directions."""
     most = explore.batch_atoms or BATCH_ATOMS[device]
     found = []
-    for pressure in explore.pressures or [None]:
+    for pressure in _pressures(explore):
         found += batches(systems, [one for one in replicas if one.pressure == pressure], most)
     return found
+
+
+def _pressures(explore: ExploreSection) -> list[float | None]:
+    return [*explore.pressures] or [None]
 
 
 def require_periodic(explore: ExploreSection, systems: Sequence[System], names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A whole run of `torchmdx learn`: rounds of stages, each in a folder, until a target is reached or a budget is spent."""
+"""A whole run of `torchmdx learn`: rounds of stages until a target is reached or a budget is spent."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ class _Rounds:
         chosen = self._do("select", select(self.folder, number, left))["chosen"]
         if chosen:
             controls = [place for place, one in enumerate(chosen) if one["why"] == RANDOM]
-            self._do(
-                "label", label_frames(self.folder, number, self.folder.place(number, "select") / CHOSEN, controls)
-            )
+            self._do("label", label_frames(self.folder, number, self.folder.place(number, "select") / CHOSEN, controls))
             self._do("train", train_potential(self.folder, number))
         self.records.pop()
         self._record()

@@ -80,9 +80,7 @@ class RunFolder:
         if self.config.start.checkpoint is not None:
             found["start.checkpoint (SHA-256)"] = origin_at(self.config.start.checkpoint).sha256
         chosen = tuple(f"{name}." for name in sections) or ("",)
-        return {
-            name: value for name, value in found.items() if name.startswith(chosen) and not name.startswith(FREE)
-        }
+        return {name: value for name, value in found.items() if name.startswith(chosen) and not name.startswith(FREE)}
 
     # Places
 

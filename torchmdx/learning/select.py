@@ -16,6 +16,7 @@ from torchmdx.structures.system import System
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+NORMAL = 1.349  # interquartile range of a normal distribution, in standard deviations
 UNCERTAIN, RANDOM = "uncertain", "random"
 
 
@@ -42,17 +43,20 @@ def vectors(atoms: Sequence[tuple[Integers, Floats]], pool: Sequence[tuple[Integ
 
     ::
 
-        z = (x - m_e) / s_e            of an atom of element e, with mean and deviation of that element in `pool`
+        z = (x - m_e) / s_e            of an atom of element e, with median m_e and deviation s_e of it in `pool`
         v_e = Σ z / sqrt(n_e C E)      over the n_e atoms of e in the structure, for C channels and E elements
         v = (v_e for all e; sqrt(n_e / E) for all e)
 
-    Independent frames at one temperature are of the order of 1 apart, frames that differ in composition further.
+    s_e is the interquartile range of each channel, as of a normal distribution, so that a few broken frames do not make
+    all others alike. Independent frames at one temperature are of the order of 1 apart, frames that differ in
+    composition further.
     """
     elements = np.unique(np.concatenate([numbers for numbers, _ in pool]))
     every = np.concatenate([values for _, values in pool])
     kinds = np.concatenate([numbers for numbers, _ in pool])
-    means = {e: every[kinds == e].mean(0) for e in elements.tolist()}
-    scales = {e: every[kinds == e].std(0) for e in elements.tolist()}
+    quartiles = {e: np.quantile(every[kinds == e], (0.25, 0.5, 0.75), axis=0) for e in elements.tolist()}
+    means = {e: middle for e, (_, middle, _) in quartiles.items()}
+    scales = {e: (high - low) / NORMAL for e, (low, _, high) in quartiles.items()}
     channels, count = every.shape[1], len(elements)
     found = np.zeros((len(atoms), count, channels + 1))
     for row, (numbers, values) in enumerate(atoms):
@@ -81,9 +85,10 @@ def choose(
 ) -> tuple[list[Chosen], Integers]:
     """Frames to label, in the order of choice, and the places of near duplicates of labelled frames.
 
-    First `num_random` of `order`, then one after another that with the largest u d^p: its uncertainty u, the distance d of its
-    vector to the nearest known or chosen frame, and p = `diversity`. Frames with d <= `duplicates` are never taken, and
-    by their uncertainty only those with u >= `least`. Without known frames the first one is that with the largest u.
+    First `num_random` of `order`, then one after another that with the largest u d^p: its uncertainty u, the distance d
+    of its vector to the nearest known or chosen frame, and p = `diversity`. Frames with d <= `duplicates` are never
+    taken, and by their uncertainty only those with u >= `least`. Without known frames the first one is that with the
+    largest u.
 
     Args:
         candidates: [F,D], known [K,D]: vectors of frames that may be chosen, and that are labelled.
@@ -117,4 +122,3 @@ def choose(
 def _distances(rows: Floats, other: Floats) -> Floats:
     found: Floats = np.linalg.norm(rows - other, axis=1)
     return found
-

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.sampling import collide
 from torchmdx.datasets.store import Store
+from torchmdx.learning.explored import FoundFrame
 from torchmdx.learning.exploring import Beginnings, batch_files, read_frames
+from torchmdx.learning.replicas import Replica
 from torchmdx.learning.run_folder import CHOSEN, RunFolder
-from torchmdx.learning.select import RANDOM, choose, describe, vectors
+from torchmdx.learning.select import RANDOM, Chosen, choose, describe, vectors
 from torchmdx.learning.stage import write_json
 from torchmdx.learning.stages import TRAINING
 from torchmdx.learning.structures import system_of, write_structures
@@ -28,66 +32,89 @@ MAP = "map.json"
 Result = dict[str, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The frames of an exploration, which of them can be labelled, and a random order of these.
+
+    Attributes:
+        broken, near: [F], whether they are too uncertain, or have atoms too close.
+    """
+
+    names: list[str]
+    frames: list[tuple[FoundFrame, Replica, UnlabelledStructure]]
+    uncertainty: Floats
+    broken: NDArray[np.bool_]
+    near: NDArray[np.bool_]
+    order: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, run: RunFolder, round_number: int) -> Candidates:
+        """Those of a round."""
+        begun = Beginnings.of(run, round_number)
+        frames = read_frames(run, round_number, begun)
+        uncertainty = np.array([frame.uncertainty for frame, _, _ in frames])
+        broken, closest = ~(uncertainty <= run.config.broken), run.config.select.closest
+        sound = zip(frames, ~broken, strict=True)
+        near = np.array([bool(good) and collide(one, closest) for (_, _, one), good in sound])
+        usable = np.flatnonzero(~broken & ~near)
+        order = np.random.default_rng([run.config.start.seed, 4, round_number]).permutation(usable)
+        return cls(begun.names, frames, uncertainty, broken, near, order)
+
+    def facts(self, place: int, one: Chosen) -> dict[str, Any]:
+        """What is known of a chosen frame, as JSON values."""
+        frame, replica, _ = self.frames[place]
+        return {
+            "structure": self.names[replica.structure],
+            "temperature": replica.temperature,
+            "pressure": replica.pressure,
+            "replica": replica.copy,
+            "step": frame.step,
+            "uncertainty": frame.uncertainty,
+            "why": one.why,
+            "distance": one.distance if np.isfinite(one.distance) else None,
+        }
+
+
 def select(run: RunFolder, round_number: int, most: int | None) -> Result:
     """Chooses the frames of a round to label, at most `most`, and writes CHOSEN unless there are none."""
-    section, config = run.config.select, run.config
-    folder, labelled = run.place(round_number, "explore"), run.labelled(round_number)
+    section, explored = run.config.select, run.place(round_number, "explore")
     before = run.potential(round_number)
     assert before is not None
-    files = {f"{folder.parent.name}/explore/{path.name}": path for path in batch_files(folder)}
-    settings = run.settings("select", "start.seed") | {"threshold": config.threshold}
-    stage = run.stage(round_number, "select", settings, files | labelled | run.hashed(before))
+    files = {f"{explored.parent.name}/explore/{path.name}": path for path in batch_files(explored)}
+    settings = run.settings("select", "start.seed") | {"threshold": run.config.threshold}
+    stage = run.stage(round_number, "select", settings, files | run.labelled(round_number) | run.hashed(before))
     if (done := stage.result) is not None:
         return done
-    begun = Beginnings.of(run, round_number)
-    frames = read_frames(run, round_number, begun)
-    uncertainty = np.array([frame.uncertainty for frame, _, _ in frames])
-    broken = ~(uncertainty <= config.broken)
-    near = np.array([not out and collide(one, section.closest) for (_, _, one), out in zip(frames, broken, strict=True)])
-    usable = np.flatnonzero(~broken & ~near)
-    order = np.random.default_rng([config.start.seed, 4, round_number]).permutation(usable)
-    pool = pool_of(usable, uncertainty, order)
+    found = Candidates.of(run, round_number)
+    pool = pool_of(np.sort(found.order), found.uncertainty, found.order)
     potential = run.load(before)
     known = describe(potential, _known(run, round_number))
-    seen = describe(potential, [system_of(frames[k][2]) for k in pool.tolist()])
+    seen = describe(potential, [system_of(found.frames[k][2]) for k in pool.tolist()])
     rows = vectors([*seen, *known], [*seen, *known]) if seen else np.zeros((len(known), 1))
     places = {k: place for place, k in enumerate(pool.tolist())}
-    count = section.count if most is None else min(section.count, most)
     chosen, doubles = choose(
         rows[: len(seen)],
-        uncertainty[pool],
+        found.uncertainty[pool],
         rows[len(seen) :],
-        count=count,
+        count=section.count if most is None else min(section.count, most),
         num_random=section.random,
-        order=[places[k] for k in order.tolist() if k in places],
+        order=[places[k] for k in found.order.tolist() if k in places],
         diversity=section.diversity,
         duplicates=section.duplicates,
         least=section.least,
     )
     taken = [int(pool[one.place]) for one in chosen]
     result = {
-        "frames": len(frames),
-        "broken": int(broken.sum()),
-        "too_close": int(near.sum()),
+        "frames": len(found.frames),
+        "broken": int(found.broken.sum()),
+        "too_close": int(found.near.sum()),
         "compared": len(pool),
         "duplicates": len(doubles),
-        "chosen": [
-            {
-                "structure": begun.names[frames[k][1].structure],
-                "temperature": frames[k][1].temperature,
-                "pressure": frames[k][1].pressure,
-                "replica": frames[k][1].copy,
-                "step": frames[k][0].step,
-                "uncertainty": float(uncertainty[k]),
-                "why": one.why,
-                "distance": one.distance if np.isfinite(one.distance) else None,
-            }
-            for k, one in zip(taken, chosen, strict=True)
-        ],
+        "chosen": [found.facts(k, one) for k, one in zip(taken, chosen, strict=True)],
     }
-    write_json(stage.folder / MAP, map_of(rows, len(seen), uncertainty[pool], [one.place for one in chosen]))
+    write_json(stage.folder / MAP, map_of(rows, len(seen), found.uncertainty[pool], [one.place for one in chosen]))
     if taken:
-        write_structures(stage.folder / CHOSEN, [frames[k][2] for k in taken])
+        write_structures(stage.folder / CHOSEN, [found.frames[k][2] for k in taken])
     run.say(f"select: {said(result)}")
     return stage.finish(result, [*([CHOSEN] if taken else []), MAP])
 

@@ -109,7 +109,6 @@ class Stage:
         return inputs
 
 
-
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file atomically."""
     write_whole(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
@@ -134,4 +133,3 @@ def _require_same(folder: Path, before: Any, now: dict[str, Any]) -> None:
                 raise FileExistsError(
                     f"{str(folder)!r} was made with {what}: use the same, or another output.directory"
                 )
-

@@ -1,4 +1,4 @@
-"""The stages of a round: explore, select, label, train; and what comes before the first one. Each returns its results."""
+"""The stages that label and train, and the one before the first round. Each returns its results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def label_frames(run: RunFolder, round_number: int, chosen: Path, controls: list
     Args:
         controls: Places in `chosen` of frames that were drawn at random; errors are reported of these too.
     """
-    section, before = run.config.label, run.potential(round_number)
+    before = run.potential(round_number)
     settings = run.settings("label") | {"frames drawn at random": controls}
     if isinstance(before, str):
         settings |= run.settings("start.checkpoint")
@@ -114,8 +114,10 @@ def _label(run: RunFolder, stage: Stage, chosen: Path) -> list[str]:
 
 
 def _said(errors: dict[str, Any]) -> str:
-    ratio = "" if errors["ratio"] is None else f", the largest of a frame {number(errors['ratio'])} times its uncertainty"
-    return f"{number(1e3 * errors['force_rmse'])} meV/Å RMSE{ratio}"
+    said = f"{number(1e3 * errors['force_rmse'])} meV/Å RMSE"
+    if errors["ratio"] is None:
+        return said
+    return f"{said}, the largest of a frame {number(errors['ratio'])} times its uncertainty"
 
 
 def train_potential(run: RunFolder, round_number: int) -> Result:

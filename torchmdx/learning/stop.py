@@ -46,7 +46,7 @@ class Ending:
 
 
 def after_exploration(stop: StopSection, records: Sequence[RoundRecord]) -> Ending | None:
-    """Whether the run ends before the frames of the last round are labelled: if its only target is one of uncertainty."""
+    """Whether the run ends before the last frames are labelled: if its only target is one of uncertainty."""
     if stop.error is None and stop.uncertainty is not None and _reached(stop, records):
         return Ending(True, _targets(stop, records[-1]))
     return None

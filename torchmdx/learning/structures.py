@@ -12,7 +12,7 @@ from torchmdx.datasets.labelling.conformers import check_smiles, conformers, req
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.sampling import LARGEST_SEED, draw
 from torchmdx.datasets.labelling.sources import StructureFiles, find_files
-from torchmdx.learning.config import StartSection
+from torchmdx.learning.sections import StartSection
 from torchmdx.runtime.files import write_whole
 from torchmdx.structures.system import System
 from torchmdx.training.data_section import files_of

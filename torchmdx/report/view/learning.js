@@ -1,6 +1,7 @@
 // The page of `torchmdx learn`: rounds, what was selected and why, the map of exploration, time and labels.
 
 const COLOURS = { start: "#8a94a0", explore: "#0072B2", select: "#56B4E9", label: "#E69F00", train: "#009E73" };
+const LOG = { type: "log", exponentformat: "none", dtick: "D2" };
 const CHOSEN = "#d64545";
 const SETTINGS = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
 
@@ -39,8 +40,8 @@ class Learning {
     if (this.maps.length) this.plots.push(this.mapPlot());
     if (data.frames.some((frame) => frame.force_error !== null && frame.uncertainty !== undefined)) this.plots.push(this.calibration());
     this.plots.push(this.spent());
-    this.table();
     if (data.frames.length) this.side(main);
+    this.table(main);
   }
 
   byRound() {
@@ -58,7 +59,7 @@ class Learning {
     const shapes = [["uncertainty", "#0072B2"], ["error", CHOSEN]].filter(([name]) => data.targets[name] !== null).map(([name, color]) => (
       { type: "line", xref: "paper", x0: 0, x1: 1, y0: data.targets[name], y1: data.targets[name], line: { color, width: 1, dash: "dot" } }));
     return new Plot(this.column, "Uncertainty and error by round", traces, {
-      xaxis: axis("round", { dtick: this.rounds.length > 15 ? null : 1 }), yaxis: axis(data.unit, { type: "log", exponentformat: "none" }), shapes,
+      xaxis: axis("round", { dtick: this.rounds.length > 15 ? null : 1 }), yaxis: axis(data.unit, LOG), shapes,
     }, "Errors are those of the potential before it was trained on these labels. Selected frames are the uncertain ones, whose error is above the average. Dotted: targets.");
   }
 
@@ -109,8 +110,8 @@ class Learning {
     const range = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, 0]);
     traces.unshift({ type: "scatter", mode: "lines", x: range, y: range, line: { color: "#9aa5b1", width: 1 }, hoverinfo: "skip", showlegend: false });
     const plot = new Plot(this.column, "Was the uncertainty right?", traces, {
-      xaxis: axis(`uncertainty before the label / ${data.unit}`, { type: "log", exponentformat: "none" }),
-      yaxis: axis("largest force error / eV/Å", { type: "log", exponentformat: "none" }),
+      xaxis: axis(`uncertainty before the label / ${data.unit}`, LOG),
+      yaxis: axis("largest force error / eV/Å", LOG),
     }, "Each selected frame: its uncertainty, and the error that its label has shown. Line: equal.");
     plot.ready = plot.ready.then(() => this.picks(plot));
     return plot;
@@ -128,12 +129,12 @@ class Learning {
     });
     return new Plot(this.column, "Time and labels spent", traces, {
       barmode: "stack", xaxis: axis("round", { dtick: numbers.length > 15 ? null : 1 }), yaxis: axis("time / min"), margin: { l: 64, r: 64, t: 8, b: 50 },
-      yaxis2: { ...axis("labels, in all", { showgrid: false, rangemode: "tozero" }), overlaying: "y", side: "right" },
+      yaxis2: { ...axis("labels, in all", { showgrid: false, rangemode: "tozero", tickmode: "auto", nticks: 6 }), overlaying: "y", side: "right" },
     });
   }
 
-  table() {
-    const section = element("section", this.column);
+  table(main) {
+    const section = element("section", main, { style: "grid-column: 1 / -1; overflow-x: auto" });
     element("h2", section, { textContent: "Rounds" });
     const table = element("table", section, { id: "rounds" });
     const head = ["round", "uncertainty, 95 %", "median", "force error", "replicas to the end", "mean steps", "explored", "like labelled", "labels", "in all", "time / min"];
@@ -148,7 +149,6 @@ class Learning {
       row([one.number, digits(one.uncertainty), digits(one.median), digits(one.force_rmse), whole, digits(one.mean_steps, 4), digits(one.explored, 6),
         digits(one.duplicates, 6), one.new_labels, one.labels, digits(time)], "td");
     }
-    section.style.overflowX = "auto";
   }
 
   side(main) {
