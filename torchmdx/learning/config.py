@@ -31,7 +31,6 @@ SET_HERE = {
         "split": "start.data",
         "test": "select.random, which are labelled before they are trained on",
     },
-    "finetune": {"checkpoint": "start.checkpoint"},
     "training": {"ensemble": "uncertainty.members"},
 }
 
@@ -123,13 +122,26 @@ class LearnConfig(Section):
     stop: StopSection = StopSection()
     output: RunSection = RunSection()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_base(cls, given: Any) -> Any:
+        """Fine-tuning is that of the base potential: low rank and replay are refused without one."""
+        parts = [given.get(name) for name in ("start", "train")] if isinstance(given, dict) else []
+        if not all(isinstance(one, dict) for one in parts) or not isinstance(parts[1].get("finetune"), dict):
+            return given
+        tuned = {"checkpoint": parts[0].get("checkpoint")} | parts[1]["finetune"]
+        return given | {"train": parts[1] | {"finetune": tuned}}
+
     @model_validator(mode="after")
     def _trainable(self) -> LearnConfig:
-        base = self.start.checkpoint is not None
+        base, tuned = self.start.checkpoint is not None, self.train.finetune.checkpoint
+        if tuned is not None and tuned != self.start.checkpoint:
+            raise ValueError(
+                f"train.finetune.checkpoint is set by torchmdx learn, see start.checkpoint; got {tuned!r} with "
+                f"start.checkpoint {self.start.checkpoint!r}"
+            )
         if self.first_labels == 0 and not self.start.data and not base:
             raise ValueError("start.count must be >= 1 without start.data and start.checkpoint, got 0")
-        if self.train.finetune.replay is not None and not base:
-            raise ValueError("train.finetune.replay needs start.checkpoint, got none")
         if self.stop.labels is not None and self.stop.labels < self.first_labels:
             raise ValueError(
                 f"stop.labels must be at least the frames labelled first (start.count), {self.first_labels}, got "
@@ -167,6 +179,9 @@ class LearnConfig(Section):
         train = self.train.model_dump(exclude={"start", "report"})
         train["data"] |= {"path": files, "test": 0}
         train["finetune"] = {} if checkpoint is None else train["finetune"] | {"checkpoint": checkpoint}
+        own = checkpoint not in (None, self.start.checkpoint)
+        if own and "references" not in self.train.finetune.model_fields_set:
+            train["finetune"]["references"] = "shift"  # those of the first few labels were a guess
         train["training"] |= {"ensemble": self.uncertainty.members, "resample": self.uncertainty.resample}
         train["output"] = {"directory": directory, "loggers": ["csv"], "report": self.train.report}
         if num_frames:

@@ -86,7 +86,7 @@ class Explored:
     @classmethod
     def load(cls, path: Path, batch: Sequence[Replica]) -> tuple[Explored, dict[str, NDArray[Any]]]:
         """Frames of a file, and the other arrays in it. Raises ValueError for a damaged file."""
-        with naming(path), np.load(path, allow_pickle=False) as held:
+        with naming(path), path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
         taken = [arrays.pop(name) for name in ("replica", "step", "uncertainty", "atoms", "positions", "cell")]
         replica, step, uncertainty, atoms, positions, cell = taken

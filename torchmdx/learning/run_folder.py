@@ -64,7 +64,8 @@ class RunFolder:
             for key in sorted(before.keys() | settings.keys()):
                 if before.get(key) != settings.get(key):
                     raise FileExistsError(
-                        f"{str(self.folder)!r} holds a run with {key}: {before.get(key)!r}, got {settings.get(key)!r}; "
+                        f"{str(self.folder)!r} holds a run with {key}: {before.get(key, 'nothing')!r}, got "
+                        f"{settings.get(key, 'nothing')!r}; "
                         "only stop, output, and settings of workers and devices may change: choose another "
                         "output.directory"
                     )
@@ -79,7 +80,7 @@ class RunFolder:
         found = dict(flatten(self.config.plain()))
         if self.config.start.checkpoint is not None:
             found["start.checkpoint (SHA-256)"] = origin_at(self.config.start.checkpoint).sha256
-        chosen = tuple(f"{name}." for name in sections) or ("",)
+        chosen = tuple(name for name in sections) or ("",)
         return {name: value for name, value in found.items() if name.startswith(chosen) and not name.startswith(FREE)}
 
     # Places
