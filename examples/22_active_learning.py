@@ -4,6 +4,8 @@ The script writes the settings of `torchmdx learn` to a file, runs the command, 
 temperature that was explored, and at a higher one.
 """
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from ase.io import write
 from ase.md.langevin import Langevin
 
 import torchmdx
-from torchmdx.commands.cli import main as command
 
 SETTINGS = """
 start: {{structures: {folder}/start.extxyz, count: 12}}
@@ -38,7 +39,8 @@ def main() -> None:
     alloy.symbols[::4] = "Au"
     write(folder / "start.extxyz", alloy)
     (folder / "learn.yaml").write_text(SETTINGS.format(folder=folder))
-    command(["learn", str(folder / "learn.yaml")])
+    words = [sys.executable, "-m", "torchmdx.commands.cli", "learn", str(folder / "learn.yaml")]
+    subprocess.run(words, check=True)  # `torchmdx learn learn.yaml` of a shell
 
     calculator = torchmdx.Calculator(str(folder / "run" / "potential.safetensors"))
     for temperature in (600, 1500):

@@ -89,3 +89,17 @@ def test_a_training_begins_with_the_checkpoint_and_has_the_members(tmp_path):
     tuned = config.training("run", ["a.xyz"], "organic-1")
     assert (tuned.finetune.checkpoint, tuned.finetune.lora, tuned.training.ensemble) == ("organic-1", 4, 2)
     assert config.training("run", ["a.xyz"], None).finetune.lora is None
+
+
+def test_an_uncertainty_of_the_last_layer_needs_one_potential_and_frames_that_calibrate_it(tmp_path):
+    config = settings(tmp_path, start={"count": None}, uncertainty={"kind": "last_layer"})
+    assert config.first_labels == 20
+    assert (config.threshold, config.uncertainty.unit) == (0.2, "eV")
+    made = config.training("run", ["a.xyz"], None, 20)
+    assert made.training.ensemble == 1
+    assert made.data.validation == 10
+    assert made.output.uncertainty
+    assert config.training("run", ["a.xyz"], None, 500).data.validation == 0.1
+    assert not settings(tmp_path).training("run", ["a.xyz"], None, 20).output.uncertainty
+    with pytest.raises(ValueError, match=r"start\.count must be above 10 with uncertainty\.kind last_layer, .* got 4"):
+        settings(tmp_path, uncertainty={"kind": "last_layer"})

@@ -56,7 +56,7 @@ def test_the_line_names_every_kind_of_ending():
         "endings": {"whole": 1, "threshold": 2, "failed": 3}, "replicas": 6, "branched": 4, "frames": 1200,
         "median": 0.1, "uncertainty": 0.25,
     }  # fmt: skip
-    assert said(result, 1.0) == (
+    assert said(result, 1.0, "eV/Å") == (
         "1,200 frames, uncertainty 0.100 eV/Å (median), 0.250 (95 %); 1 of 6 replicas ran to the end, "
         "2 went over 1 eV/Å, 3 failed, 4 branches"
     )

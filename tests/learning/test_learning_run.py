@@ -189,6 +189,19 @@ def test_labels_that_all_fail_end_the_run_with_their_reason(place, monkeypatch):
         learn(settings(place), say=lambda text: None)
 
 
+@pytest.mark.nightly
+def test_a_run_with_the_uncertainty_of_a_last_layer(place):
+    said = []
+    config = settings(place, start={"count": 14}, uncertainty={"kind": "last_layer"}, explore={"steps": 20})
+    assert learn(config, say=said.append) == 0
+    found = load(place / "run" / "potential.safetensors")
+    assert not isinstance(found, Ensemble)
+    assert found.uncertainty is not None
+    explored = next(line for line in said if line.startswith("explore"))
+    assert " eV (median)" in explored
+    assert "eV/Å" not in explored
+
+
 POINTS = (
     "round-000/start/inputs.json",
     "round-000/label/labelled.extxyz.journal",

@@ -20,7 +20,7 @@ BOND = {"kind": "distance", "atoms": [0, 1], "reference": 1.5, "stiffness": 5.0}
             r"restraints\[0\]\.reference must be a number, or a list of replicas, 2, got 3",
         ),
         (SelectSection, {"count": 4, "random": 5}, "random must be at most count, 4, got 5"),
-        (SelectSection, {"least": 2.0, "most": 1.0}, "most must be above least, 2 eV/Å, got 1"),
+        (SelectSection, {"least": 2.0, "most": 1.0}, "most must be above least, 2, got 1"),
         (StartSection, {"structures": []}, "start needs structures or smiles"),
     ],
 )

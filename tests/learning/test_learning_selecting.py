@@ -62,10 +62,10 @@ def test_a_map_of_one_component_or_of_nothing():
 def test_the_line_says_what_was_left_out():
     chosen = [{"why": "random", "uncertainty": 0.1}, {"why": "uncertain", "uncertainty": 0.5}]
     result = {"chosen": chosen, "frames": 60, "broken": 2, "too_close": 1, "duplicates": 3}
-    assert said(result) == (
+    assert said(result, "eV/Å") == (
         "2 of 60 frames, 1 of them at random, uncertainty 0.100 to 0.500 eV/Å (2 too uncertain, 1 with atoms too "
         "close, 3 like labelled ones left out)"
     )
-    assert said(result | {"chosen": [], "broken": 60, "too_close": 0, "duplicates": 0}) == (
+    assert said(result | {"chosen": [], "broken": 60, "too_close": 0, "duplicates": 0}, "eV/Å") == (
         "0 of 60 frames (60 too uncertain left out)"
     )

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from torchmdx.learning.stage import Stage, read_json
+from torchmdx.learning.stage import StageFolder, read_json
 
 
 def begun(folder, file, **settings):
-    stage = Stage(folder / "stage", settings or {"count": 8}, {"start.xyz": file})
+    stage = StageFolder(folder / "stage", settings or {"count": 8}, {"start.xyz": file})
     stage.begin()
     return stage
 

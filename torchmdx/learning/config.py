@@ -21,6 +21,7 @@ from torchmdx.training.loss_section import LossSection
 from torchmdx.training.section import Count, Positive, Section
 
 FEW = 10  # frames
+HELD_OUT = 10  # frames, by which the uncertainty of a last layer is calibrated
 FEWEST_STEPS = 8  # of an epoch, if there are as many frames
 # What `torchmdx learn` itself sets in a section of the training, and where it is set instead.
 SET_HERE = {
@@ -92,7 +93,7 @@ class StopSection(Section):
 
     rounds: Count = Field(default=10, description="rounds of exploration at most")
     uncertainty: Positive | None = Field(
-        default=None, description="target: 95 % of the frames of an exploration are below this uncertainty, eV/Å"
+        default=None, description="target: 95 % of the frames of an exploration are below this uncertainty"
     )
     error: Positive | None = Field(
         default=None,
@@ -126,11 +127,13 @@ class LearnConfig(Section):
     @classmethod
     def _with_base(cls, given: Any) -> Any:
         """Fine-tuning is that of the base potential: low rank and replay are refused without one."""
-        parts = [given.get(name) for name in ("start", "train")] if isinstance(given, dict) else []
-        if not all(isinstance(one, dict) for one in parts) or not isinstance(parts[1].get("finetune"), dict):
+        if not isinstance(given, dict):
             return given
-        tuned = {"checkpoint": parts[0].get("checkpoint")} | parts[1]["finetune"]
-        return given | {"train": parts[1] | {"finetune": tuned}}
+        start, train = given.get("start"), given.get("train")
+        if not isinstance(start, dict) or not isinstance(train, dict) or not isinstance(train.get("finetune"), dict):
+            return given
+        tuned = {"checkpoint": start.get("checkpoint")} | train["finetune"]
+        return given | {"train": train | {"finetune": tuned}}
 
     @model_validator(mode="after")
     def _trainable(self) -> LearnConfig:
@@ -139,6 +142,12 @@ class LearnConfig(Section):
             raise ValueError(
                 f"train.finetune.checkpoint is set by torchmdx learn, see start.checkpoint; got {tuned!r} with "
                 f"start.checkpoint {self.start.checkpoint!r}"
+            )
+        calibrated = self.uncertainty.kind == "ensemble" or self.start.data is not None or base
+        if not calibrated and self.first_labels <= HELD_OUT:
+            raise ValueError(
+                f"start.count must be above {HELD_OUT} with uncertainty.kind last_layer, which as many frames "
+                f"calibrate, got {self.first_labels}"
             )
         if self.first_labels == 0 and not self.start.data and not base:
             raise ValueError("start.count must be >= 1 without start.data and start.checkpoint, got 0")
@@ -154,16 +163,19 @@ class LearnConfig(Section):
         """Frames to label before the first round; at least one of each structure if there are any."""
         if self.start.count is not None:
             return self.start.count
-        return 0 if self.start.data else self.select.count
+        least = 2 * HELD_OUT if self.uncertainty.kind == "last_layer" else 1
+        return 0 if self.start.data else max(self.select.count, least)
 
     @property
     def threshold(self) -> float:
-        """Uncertainty over which a replica ends or branches, eV/Å."""
-        return 1.0 if self.explore.threshold is None else self.explore.threshold
+        """Uncertainty over which a replica ends or branches, in its unit."""
+        if self.explore.threshold is not None:
+            return self.explore.threshold
+        return 1.0 if self.uncertainty.kind == "ensemble" else 0.2
 
     @property
     def broken(self) -> float:
-        """Uncertainty above which frames are taken for broken ones, eV/Å."""
+        """Uncertainty above which frames are taken for broken ones, in its unit."""
         return 10 * self.threshold if self.select.most is None else self.select.most
 
     def plain(self) -> dict[str, Any]:
@@ -182,8 +194,11 @@ class LearnConfig(Section):
         own = checkpoint not in (None, self.start.checkpoint)
         if own and "references" not in self.train.finetune.model_fields_set:
             train["finetune"]["references"] = "shift"  # those of the first few labels were a guess
-        train["training"] |= {"ensemble": self.uncertainty.members, "resample": self.uncertainty.resample}
+        several = self.uncertainty.kind == "ensemble"
+        train["training"] |= {"ensemble": self.uncertainty.num_potentials}
+        train["training"] |= {"resample": several and self.uncertainty.resample}
         train["output"] = {"directory": directory, "loggers": ["csv"], "report": self.train.report}
+        train["output"] |= {"uncertainty": not several}
         if num_frames:
             self._suit(train, num_frames)
         return Config.model_validate(train)
@@ -191,8 +206,11 @@ class LearnConfig(Section):
     def _suit(self, train: dict[str, Any], num_frames: int) -> None:
         """Settings for a number of frames, unless they were given."""
         training, given = train["training"], self.train
-        if "validation" not in given.data.model_fields_set and num_frames < FEW:
-            train["data"]["validation"] = min(1, num_frames - 1)  # a tenth of so few is none
+        if "validation" not in given.data.model_fields_set:
+            if self.uncertainty.kind == "last_layer" and num_frames < 10 * HELD_OUT:
+                train["data"]["validation"] = HELD_OUT
+            elif num_frames < FEW:
+                train["data"]["validation"] = min(1, num_frames - 1)  # a tenth of so few is none
         if "batch_size" not in given.training.model_fields_set:
             training["batch_size"] = max(1, min(training["batch_size"], num_frames // FEWEST_STEPS))
         steps = training["epochs"] * -(-num_frames // training["batch_size"])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.dynamics import Dynamics
-from torchmdx.dynamics.snapshot import FRAME, SAVED, Snapshot
+from torchmdx.dynamics.snapshot import DOUBTS, FRAME, SAVED, Snapshot
 from torchmdx.learning.explored import FAILED, RUNS, THRESHOLD, WHOLE, Explored
 from torchmdx.learning.replicas import Replica
 from torchmdx.learning.sections import ExploreSection
@@ -22,7 +22,6 @@ from torchmdx.step.results import NonFiniteError, StepError
 Floats = NDArray[np.float64]
 PARKED = 1.0  # K: the thermostat of a replica that has ended, which stays in its batch
 TRUSTED = "trusted_"  # before names of the state that replicas go back to
-SPREADS = ("energy_spread", "largest_force_spread")
 TRUST = 0.5  # of the threshold, below which a frame is one to go back to
 
 
@@ -161,7 +160,7 @@ class BatchRun:
         """Writes the state, then the frames, which name its step, then removes earlier states."""
         state = self.path.with_name(f"{self.path.stem}.state-{snapshot.step}.npz")
         snapshot.save(state)
-        trusted: dict[str, Any] = {TRUSTED + name: getattr(self.trusted, name) for name in (*SAVED, *SPREADS)}
+        trusted: dict[str, Any] = {TRUSTED + name: getattr(self.trusted, name) for name in (*SAVED, *DOUBTS)}
         trusted |= {TRUSTED + name: self.trusted.frame[name] for name in FRAME}
         self.found.save(self._part, at=np.array(snapshot.step), **trusted)
         for path in self._states():
@@ -174,6 +173,6 @@ class BatchRun:
         if not self._part.exists():
             return
         self.found, held = Explored.load(self._part, self.batch)
-        saved: dict[str, Any] = {name: held[TRUSTED + name] for name in (*SAVED, *SPREADS)}
+        saved: dict[str, Any] = {name: held[TRUSTED + name] for name in (*SAVED, *DOUBTS)}
         self.trusted = replace(self.trusted, frame={name: held[TRUSTED + name] for name in FRAME}, **saved)
         self.dynamics.restore(self.path.with_name(f"{self.path.stem}.state-{int(held['at'])}.npz"))

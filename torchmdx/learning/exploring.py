@@ -16,7 +16,7 @@ from torchmdx.learning.explore import BatchRun
 from torchmdx.learning.explored import FAILED, THRESHOLD, WHOLE, Explored, FoundFrame
 from torchmdx.learning.replicas import Replica, batches_of, dynamics_of, replicas_of, require_periodic
 from torchmdx.learning.run_folder import STRUCTURES, RunFolder, StoppedBySignal
-from torchmdx.learning.stage import Stage
+from torchmdx.learning.stage import StageFolder
 from torchmdx.learning.structures import read_structures, system_of
 from torchmdx.learning.uncertainty import quantile, require_uncertain
 from torchmdx.models.ensemble import Ensemble
@@ -52,7 +52,7 @@ def starts_of(run: RunFolder, round_number: int) -> tuple[list[UnlabelledStructu
     structures = read_structures(run.place(0, "start") / STRUCTURES)
     files = run.labelled(round_number)
     if run.config.explore.begin == "start" or not files:
-        known = Stage(run.place(0, "start"), {}).result or {}
+        known = StageFolder(run.place(0, "start"), {}).result or {}
         return structures, list(known["names"])
     pool = [(one, f"{name}, frame {k}") for name, path in files.items() for k, one in enumerate(read_structures(path))]
     rng = np.random.default_rng([run.config.start.seed, 3, round_number])
@@ -82,12 +82,12 @@ def explore(run: RunFolder, round_number: int) -> Result:
             f"an exploration must find frames, got none in {counted(result['replicas'], 'replica')}: "
             f"{result['error'] or 'the potential fails at the beginning'}; begin with more labels (start.count)"
         )
-    run.say(f"explore: {said(result, run.config.threshold)}")
+    run.say(f"explore: {said(result, run.config.threshold, run.config.uncertainty.unit)}")
     return stage.finish(result, [path.name for path in batch_files(stage.folder)])
 
 
 def _run_batches(
-    run: RunFolder, stage: Stage, potential: Potential | Ensemble, begun: Beginnings
+    run: RunFolder, stage: StageFolder, potential: Potential | Ensemble, begun: Beginnings
 ) -> list[tuple[Explored, str]]:
     config, line = run.config.explore, ProgressLine(sys.stderr)
     systems = [system_of(one) for one in begun.structures]
@@ -156,14 +156,14 @@ def _summary(found: Sequence[tuple[Explored, str]]) -> Result:
     }
 
 
-def said(result: Result, threshold: float) -> str:
+def said(result: Result, threshold: float, unit: str) -> str:
     """The results in a line."""
     ends = result["endings"]
     parts = [f"{ends[WHOLE]} of {counted(result['replicas'], 'replica')} ran to the end"]
-    parts += [f"{ends[THRESHOLD]} went over {threshold:g} eV/Å"] * bool(ends[THRESHOLD])
+    parts += [f"{ends[THRESHOLD]} went over {threshold:g} {unit}"] * bool(ends[THRESHOLD])
     parts += [f"{ends[FAILED]} failed"] * bool(ends[FAILED])
     parts += [f"{counted(result['branched'], 'branch', 'branches')}"] * bool(result["branched"])
     return (
-        f"{counted(result['frames'], 'frame')}, uncertainty {number(result['median'])} eV/Å (median), "
+        f"{counted(result['frames'], 'frame')}, uncertainty {number(result['median'])} {unit} (median), "
         f"{number(result['uncertainty'])} (95 %); {', '.join(parts)}"
     )

@@ -24,25 +24,31 @@ def errors_on(potential: Potential | Ensemble, store: Store, labelled: Path, con
 
     Returns:
         `all` and `random` (None without any) with energy_rmse and energy_mae (eV/atom), force_rmse and force_mae
-        (eV/Å, of components), and ratio, the root mean square of the largest force errors of frames over that of
-        their uncertainties; `frames`: place, energy error (eV/atom), largest force error (eV/Å) of each frame.
+        (eV/Å, of components), and ratio: of an ensemble the root mean square of the largest force errors of frames over
+        that of their spreads, of a single potential that of the energy errors over that of their uncertainties;
+        `frames`: place, energy error (eV/atom), largest force error (eV/Å) of each frame.
     """
     places = origins(labelled)
     frames: list[dict[str, Any]] = []
 
     def take(name: str, store: Store, part: Predictions) -> None:
         starts = part.frames.offsets
-        uncertain = np.full(len(part.forces), np.nan) if part.forces_spread is None else part.forces_spread
+        of_energy, spreads = part.energy_uncertainty, part.forces_spread
         differences = part.forces - part.frames.forces.astype(np.float64)
         for k, index in enumerate(part.indices.tolist()):
             own = differences[int(starts[k]) : int(starts[k + 1])]
             energy = float(part.energy[k] - part.frames.energy[k]) / len(own)
+            largest = float(np.linalg.norm(own, axis=1).max())
+            uncertain = math.nan if of_energy is None else float(of_energy[k])
+            if spreads is not None:
+                uncertain = float(spreads[int(starts[k]) : int(starts[k + 1])].max())
             frames.append(
                 {
                     "place": places[store.origin(index)[1]],
                     "energy_error": energy,
-                    "force_error": float(np.linalg.norm(own, axis=1).max()),
-                    "uncertainty": float(uncertain[int(starts[k]) : int(starts[k + 1])].max()),
+                    "force_error": largest,
+                    "error": abs(energy) * len(own) if spreads is None else largest,
+                    "uncertainty": uncertain,
                     "squares": float((own**2).sum()),
                     "sizes": float(np.abs(own).sum()),
                     "components": own.size,
@@ -60,7 +66,7 @@ def errors_on(potential: Potential | Ensemble, store: Store, labelled: Path, con
 def _summary(frames: list[dict[str, Any]]) -> dict[str, float | None]:
     energies = np.array([one["energy_error"] for one in frames])
     components = sum(one["components"] for one in frames)
-    largest, uncertain = (np.array([one[name] for one in frames]) for name in ("force_error", "uncertainty"))
+    errors, uncertain = (np.array([one[name] for one in frames]) for name in ("error", "uncertainty"))
     spread = float(np.sqrt((uncertain**2).mean()))
     return {
         "frames": len(frames),
@@ -68,7 +74,7 @@ def _summary(frames: list[dict[str, Any]]) -> dict[str, float | None]:
         "energy_mae": float(np.abs(energies).mean()),
         "force_rmse": math.sqrt(sum(one["squares"] for one in frames) / components),
         "force_mae": sum(one["sizes"] for one in frames) / components,
-        "ratio": float(np.sqrt((largest**2).mean())) / spread if spread > 0 else None,
+        "ratio": float(np.sqrt((errors**2).mean())) / spread if spread > 0 else None,
     }
 
 

@@ -54,7 +54,7 @@ def page_data(
         "rounds": [_round(record, stages) for record, stages in zip(records, results, strict=True)],
         "maps": [_map(run, number, results[number]) for number in range(len(results))],
         "targets": {"uncertainty": stop.uncertainty, "error": stop.error, "threshold": run.config.threshold},
-        "unit": "eV/Å",
+        "unit": run.config.uncertainty.unit,
         "stages": STAGES,
     }
 

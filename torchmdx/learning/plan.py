@@ -44,7 +44,7 @@ def plan(config: LearnConfig) -> list[str]:
     require_possible(config)
     run = RunFolder(config, Interrupts(), print)
     structures, names = starting_structures(config.start)
-    explore, stop, members = config.explore, config.stop, config.uncertainty.members
+    explore, stop, uncertainty = config.explore, config.stop, config.uncertainty
     systems = [system_of(one) for one in structures]
     require_periodic(explore, systems, names)
     replicas = replicas_of(explore, len(systems), config.start.seed, 1)
@@ -67,7 +67,7 @@ def plan(config: LearnConfig) -> list[str]:
         f"label    at most {counted(labels, 'label')} by {config.label.calculator} in "
         f"{counted(workers, 'process', 'processes')}; "
         + (UNKNOWN if label is None else f"{duration(label * labels / workers)} ({number(label)} s a label)"),
-        f"train    {stop.rounds + 1} times {counted(members, 'potential')}, {config.train.start}, "
+        f"train    {stop.rounds + 1} times {counted(uncertainty.num_potentials, 'potential')}, {config.train.start}, "
         f"{counted(config.train.training.epochs, 'epoch')} of up to {counted(labels, 'frame')}"
         + (f" and those of {config.start.data}" if config.start.data else ""),
         f"stop     {_stop(config)}",
@@ -77,8 +77,8 @@ def plan(config: LearnConfig) -> list[str]:
 
 
 def _stop(config: LearnConfig) -> str:
-    stop = config.stop
-    targets = [f"uncertainty at most {stop.uncertainty:g} eV/Å"] if stop.uncertainty is not None else []
+    stop, unit = config.stop, config.uncertainty.unit
+    targets = [f"uncertainty at most {stop.uncertainty:g} {unit}"] if stop.uncertainty is not None else []
     targets += [f"force error at most {stop.error:g} eV/Å"] if stop.error is not None else []
     budgets = [counted(stop.rounds, "round")]
     budgets += [counted(stop.labels, "label")] if stop.labels is not None else []
@@ -118,7 +118,8 @@ def _any_potential(run: RunFolder) -> Potential | Ensemble:
         base = Potential(config.model.network(), config.model.prior_configs())
         base.scale.fill_(1e-3)  # so that no atom moves far
         base = base.to(run.device).eval().requires_grad_(False)
-    return Ensemble([base] * run.config.uncertainty.members)
+    members = run.config.uncertainty.num_potentials
+    return base if members == 1 else Ensemble([base] * members)
 
 
 def _seconds_of_a_label(config: LearnConfig, structures: list[UnlabelledStructure]) -> float | None:

@@ -89,6 +89,7 @@ def dynamics_of(
         seed=[one.seed for one in batch],
         barostat=None if pressure is None else CellRescaling(pressure=pressure),
         restraints=_restraints(explore, systems, batch),
+        uncertainty=not isinstance(potential, Ensemble) and potential.uncertainty is not None,
     )
 
 

@@ -117,6 +117,7 @@ class _Rounds:
                 sum(result["seconds"] for result in every) / HOUR,
                 len(last.get("select", {}).get("chosen", [])),
                 self._factor(),
+                self.folder.config.uncertainty.unit,
             )
         )
 

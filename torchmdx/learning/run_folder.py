@@ -12,7 +12,7 @@ import torch
 from torchmdx.checkpoints.locate import origin_at
 from torchmdx.checkpoints.save_load import load
 from torchmdx.learning.config import LearnConfig
-from torchmdx.learning.stage import Stage, read_json, write_json
+from torchmdx.learning.stage import StageFolder, read_json, write_json
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
@@ -89,9 +89,9 @@ class RunFolder:
         """The folder of a stage of a round; round 0 is what happens before exploration."""
         return self.folder / f"round-{number:03d}" / stage
 
-    def stage(self, number: int, name: str, settings: dict[str, Any], files: dict[str, Path]) -> Stage:
+    def stage(self, number: int, name: str, settings: dict[str, Any], files: dict[str, Path]) -> StageFolder:
         """A stage of a round, begun. files: by the names that errors have."""
-        stage = Stage(self.place(number, name), settings, files)
+        stage = StageFolder(self.place(number, name), settings, files)
         stage.begin()
         return stage
 

@@ -35,7 +35,7 @@ class StartSection(Section):
     count: Whole | None = Field(
         default=None,
         description="frames to label before the first round: structures, and displaced copies of them; null: "
-        "select.count, or 0 with start.data",
+        "select.count (with last_layer at least 20), or 0 with start.data",
     )
     rattle: Positive = Field(default=0.05, description="standard deviation of the displacements of copies, Å")
     strain: Annotated[float, Field(ge=0, lt=0.3)] = Field(
@@ -71,7 +71,7 @@ class ExploreSection(Section):
     )
     threshold: Positive | None = Field(
         default=None,
-        description="uncertainty of an atom's force, eV/Å, over which a replica ends or branches; null: 1",
+        description="uncertainty over which a replica ends or branches; null: 1 eV/Å, with last_layer 0.2 eV",
     )
     over: Literal["end", "branch"] = Field(
         default="end",
@@ -108,13 +108,25 @@ class ExploreSection(Section):
 
 
 class UncertaintySection(Section):
-    """How uncertain a potential is about a frame: the largest value of any atom, in eV/Å of its force."""
+    """How uncertain a potential is about a frame: the largest value of any of its atoms."""
 
-    kind: Literal["ensemble"] = Field(
-        default="ensemble", description="ensemble: spread of potentials that are trained with other seeds"
+    kind: Literal["ensemble", "last_layer"] = Field(
+        default="ensemble",
+        description="ensemble: spread of forces (eV/Å) of potentials that are trained with other seeds; last_layer: "
+        "uncertainty of energies of atoms (eV) of a single one, calibrated by frames that are held out",
     )
     members: Annotated[int, Field(ge=2)] = Field(default=3, description="ensemble: potentials to train")
     resample: bool = Field(default=False, description="ensemble: each is trained on another draw of the frames")
+
+    @property
+    def unit(self) -> str:
+        """Of uncertainties and thresholds."""
+        return "eV/Å" if self.kind == "ensemble" else "eV"
+
+    @property
+    def num_potentials(self) -> int:
+        """Potentials that each training makes."""
+        return self.members if self.kind == "ensemble" else 1
 
 
 class SelectSection(Section):
@@ -134,10 +146,10 @@ class SelectSection(Section):
     duplicates: NotNegative = Field(
         default=0.1, description="frames nearer than this to a labelled or selected one are left out"
     )
-    least: NotNegative = Field(default=0.0, description="uncertainty, eV/Å, below which frames are not labelled")
+    least: NotNegative = Field(default=0.0, description="uncertainty below which frames are not labelled")
     most: Positive | None = Field(
         default=None,
-        description="uncertainty, eV/Å, above which frames are taken for broken ones; null: 10 times the threshold",
+        description="uncertainty above which frames are taken for broken ones; null: 10 times the threshold",
     )
     closest: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.6, description="frames with atoms nearer than this part of the sum of covalent radii are left out"
@@ -148,5 +160,5 @@ class SelectSection(Section):
         if self.random > self.count:
             raise ValueError(f"random must be at most count, {self.count}, got {self.random}")
         if self.most is not None and self.most <= self.least:
-            raise ValueError(f"most must be above least, {self.least:g} eV/Å, got {self.most:g}")
+            raise ValueError(f"most must be above least, {self.least:g}, got {self.most:g}")
         return self

@@ -115,7 +115,7 @@ def select(run: RunFolder, round_number: int, most: int | None) -> Result:
     write_json(stage.folder / MAP, map_of(rows, len(seen), found.uncertainty[pool], [one.place for one in chosen]))
     if taken:
         write_structures(stage.folder / CHOSEN, [found.frames[k][2] for k in taken])
-    run.say(f"select: {said(result)}")
+    run.say(f"select: {said(result, run.config.uncertainty.unit)}")
     return stage.finish(result, [*([CHOSEN] if taken else []), MAP])
 
 
@@ -171,7 +171,7 @@ def map_of(rows: Floats, num_seen: int, uncertainty: Floats, chosen: Sequence[in
     }
 
 
-def said(result: Result) -> str:
+def said(result: Result, unit: str) -> str:
     """The results in a line."""
     chosen = result["chosen"]
     drawn = sum(one["why"] == RANDOM for one in chosen)
@@ -181,5 +181,5 @@ def said(result: Result) -> str:
     left = f" ({', '.join(parts)} left out)" if parts else ""
     random = f", {drawn} of them at random" if drawn else ""
     spread = [one["uncertainty"] for one in chosen]
-    of = f", uncertainty {number(min(spread))} to {number(max(spread))} eV/Å" if spread else ""
+    of = f", uncertainty {number(min(spread))} to {number(max(spread))} {unit}" if spread else ""
     return f"{len(chosen)} of {counted(result['frames'], 'frame')}{random}{of}{left}"

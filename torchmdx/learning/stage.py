@@ -29,7 +29,7 @@ def sha256(path: Path) -> str:
 
 
 @dataclass
-class Stage:
+class StageFolder:
     """A step of a run in a folder of its own.
 
     `inputs.json` has the settings it depends on and the hashes of the files it reads, and is there from the beginning.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchmdx.checkpoints.run_folder import TOGETHER
+from torchmdx.checkpoints.run_folder import BEST, TOGETHER
 from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.run import Crew, Paths, label
@@ -16,7 +16,7 @@ from torchmdx.datasets.store import Store
 from torchmdx.learning.config import LearnConfig
 from torchmdx.learning.fresh import errors_on
 from torchmdx.learning.run_folder import CHOSEN, LABELLED, POTENTIAL, STRUCTURES, RunFolder, StoppedBySignal
-from torchmdx.learning.stage import Stage
+from torchmdx.learning.stage import StageFolder
 from torchmdx.learning.structures import (
     first_frames,
     read_structures,
@@ -89,7 +89,7 @@ def label_frames(run: RunFolder, round_number: int, chosen: Path, controls: list
     return stage.finish({"labels": len(store), "failures": failures, "errors": errors}, [LABELLED])
 
 
-def _label(run: RunFolder, stage: Stage, chosen: Path) -> list[str]:
+def _label(run: RunFolder, stage: StageFolder, chosen: Path) -> list[str]:
     """Writes the labelled file; returns what failed. Raises ValueError if everything did."""
     section, output = run.config.label, stage.folder / LABELLED
     if output.exists() and not Paths(output).journal.exists():
@@ -117,7 +117,7 @@ def _said(errors: dict[str, Any]) -> str:
     said = f"{number(1e3 * errors['force_rmse'])} meV/Å RMSE"
     if errors["ratio"] is None:
         return said
-    return f"{said}, the largest of a frame {number(errors['ratio'])} times its uncertainty"
+    return f"{said}; errors of frames are {number(errors['ratio'])} times their uncertainties"
 
 
 def train_potential(run: RunFolder, round_number: int) -> Result:
@@ -132,7 +132,7 @@ def train_potential(run: RunFolder, round_number: int) -> Result:
     stage = run.stage(round_number, "train", settings, read)
     if (done := stage.result) is not None:
         return done
-    folder = stage.folder / TRAINING
+    folder, several = stage.folder / TRAINING, run.config.uncertainty.num_potentials > 1
     resume = bool(begun(folder)) if folder.exists() else False
     if not resume:
         stage.empty()
@@ -140,7 +140,7 @@ def train_potential(run: RunFolder, round_number: int) -> Result:
     if train(config, resume, run.interrupts):
         stage.pause()
         raise StoppedBySignal
-    content = (folder / TOGETHER).read_bytes()
+    content = (folder / (TOGETHER if several else BEST)).read_bytes()
     write_whole(stage.folder / POTENTIAL, content)
     write_whole(run.folder / POTENTIAL, content)
     return stage.finish({"files": len(files), "warm": warm}, [POTENTIAL])
@@ -149,7 +149,9 @@ def train_potential(run: RunFolder, round_number: int) -> Result:
 def _training(run: RunFolder, folder: Path, files: list[str], base: Path | str | None) -> Config:
     """The configuration of a training in a folder, whose store it makes."""
     # Members go on from their own potentials.
-    checkpoint = str(base.parent / TRAINING) if isinstance(base, Path) else base
+    several = run.config.uncertainty.num_potentials > 1
+    checkpoint = str(base.parent / TRAINING) if several and isinstance(base, Path) else base
+    checkpoint = None if checkpoint is None else str(checkpoint)
     config = run.config.training(str(folder), files, checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     frames = len(open_store(config.data, folder, update=False))

@@ -15,7 +15,8 @@ class RoundRecord:
 
     Attributes:
         number: From 1 on; 0 is what happens before exploration.
-        uncertainty: 95 % of the explored frames are below it, eV/Å.
+        uncertainty: 95 % of the explored frames are below it.
+        unit: Of the uncertainty.
         factor: By which it is judged to be too small: errors over uncertainties of the last fresh labels, at least 1.
         error: Root mean square error of forces on fresh labels, of the potential before they were trained on, eV/Å.
         labels: Of all rounds so far.
@@ -30,6 +31,7 @@ class RoundRecord:
     hours: float = 0.0
     chosen: int = 0
     factor: float = 1.0
+    unit: str = "eV/Å"
 
     @property
     def judged(self) -> float | None:
@@ -94,9 +96,8 @@ def _targets(stop: StopSection, last: RoundRecord) -> str:
     parts = []
     if stop.uncertainty is not None and last.judged is not None:
         corrected = f", {number(last.factor)} times the model's own, by fresh labels" * (last.factor > 1)
-        parts.append(
-            f"uncertainty {number(last.judged)} of at most {stop.uncertainty:g} eV/Å (95 % of the frames{corrected})"
-        )
+        target = f"{stop.uncertainty:g} {last.unit}"
+        parts.append(f"uncertainty {number(last.judged)} of at most {target} (95 % of the frames{corrected})")
     if stop.error is not None and last.error is not None:
         parts.append(f"force error {number(last.error)} of at most {stop.error:g} eV/Å (fresh labels)")
     return ", ".join(parts)

@@ -16,16 +16,22 @@ Floats = NDArray[np.float64]
 
 def require_uncertain(potential: Potential | Ensemble, kind: str, name: str) -> None:
     """Raises ValueError for a potential that does not know its uncertainty. name: of its file."""
-    if not isinstance(potential, Ensemble):
+    if kind == "ensemble" and not isinstance(potential, Ensemble):
         raise ValueError(
             f"uncertainty.kind {kind} needs an ensemble to explore with, got the single potential {name!r}: set "
             "start.count or start.data, so that an ensemble is trained before the first round"
         )
+    if kind == "last_layer" and getattr(potential, "uncertainty", None) is None:
+        raise ValueError(
+            f"uncertainty.kind {kind} needs a potential with an uncertainty to explore with, got {name!r} without: add "
+            "one with `torchmdx uncertainty`, or label and hold out more frames (start.count, train.data.validation)"
+        )
 
 
 def uncertainties(snapshot: Snapshot) -> Floats:
-    """Of each structure [S]: the largest of its atoms, eV/Å of a force."""
-    found: Floats = snapshot.largest_force_spread
+    """Of each structure [S] the largest of its atoms: eV/Å of a force, or eV of an energy of a single potential."""
+    spreads = snapshot.largest_force_spread
+    found: Floats = np.where(np.isnan(spreads), snapshot.largest_uncertainty, spreads)
     return found
 
 

@@ -45,21 +45,22 @@ class Learning {
   }
 
   byRound() {
-    const line = (name, key, colour, dash = "solid") => {
+    const line = (name, key, colour, dash = "solid", unit = "eV/Å") => {
       const kept = this.rounds.filter((round) => round[key] !== null && round[key] !== undefined);
       return {
         type: "scatter", mode: "lines+markers", name, x: kept.map((round) => round.number), y: kept.map((round) => round[key]),
-        line: { color: colour, dash }, marker: { color: colour, size: 8 }, hovertemplate: `round %{x}: ${name} %{y:.3g} ${data.unit}<extra></extra>`,
+        line: { color: colour, dash }, marker: { color: colour, size: 8 }, hovertemplate: `round %{x}: ${name} %{y:.3g} ${unit}<extra></extra>`,
       };
     };
+    const unit = data.unit === "eV/Å" ? data.unit : `uncertainty / ${data.unit}, errors / eV/Å`;
     const traces = [
-      line("uncertainty of 95 % of the frames", "uncertainty", "#0072B2"), line("median uncertainty", "median", "#56B4E9"),
+      line("uncertainty of 95 % of the frames", "uncertainty", "#0072B2", "solid", data.unit), line("median uncertainty", "median", "#56B4E9", "solid", data.unit),
       line("force error on fresh labels (RMSE)", "force_rmse", CHOSEN), line("of frames drawn at random", "random_force_rmse", "#CC79A7", "dash"),
     ].filter((trace) => trace.x.length);
     const shapes = [["uncertainty", "#0072B2"], ["error", CHOSEN]].filter(([name]) => data.targets[name] !== null).map(([name, color]) => (
       { type: "line", xref: "paper", x0: 0, x1: 1, y0: data.targets[name], y1: data.targets[name], line: { color, width: 1, dash: "dot" } }));
     return new Plot(this.column, "Uncertainty and error by round", traces, {
-      xaxis: axis("round", { dtick: this.rounds.length > 15 ? null : 1 }), yaxis: axis(data.unit, LOG), shapes,
+      xaxis: axis("round", { dtick: this.rounds.length > 15 ? null : 1 }), yaxis: axis(unit, LOG), shapes,
     }, "Errors are those of the potential before it was trained on these labels. Selected frames are the uncertain ones, whose error is above the average. Dotted: targets.");
   }
 
@@ -108,11 +109,11 @@ class Learning {
     });
     const values = kept.flatMap((k) => [data.frames[k].uncertainty, data.frames[k].force_error]).filter((value) => value > 0);
     const range = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, 0]);
-    traces.unshift({ type: "scatter", mode: "lines", x: range, y: range, line: { color: "#9aa5b1", width: 1 }, hoverinfo: "skip", showlegend: false });
+    if (data.unit === "eV/Å") traces.unshift({ type: "scatter", mode: "lines", x: range, y: range, line: { color: "#9aa5b1", width: 1 }, hoverinfo: "skip", showlegend: false });
     const plot = new Plot(this.column, "Was the uncertainty right?", traces, {
       xaxis: axis(`uncertainty before the label / ${data.unit}`, LOG),
       yaxis: axis("largest force error / eV/Å", LOG),
-    }, "Each selected frame: its uncertainty, and the error that its label has shown. Line: equal.");
+    }, `Each selected frame: its uncertainty, and the error that its label has shown.${data.unit === "eV/Å" ? " Line: equal." : ""}`);
     plot.ready = plot.ready.then(() => this.picks(plot));
     return plot;
   }
