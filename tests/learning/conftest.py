@@ -6,7 +6,8 @@ import pytest
 from ase.build import bulk
 from ase.io import write
 
-from torchmdx.datasets.labelling.calculators import Choice, Labeller
+from torchmdx.datasets.labelling.calculators import Choice
+from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.datasets.labelling.ledger import Failure
 from torchmdx.datasets.labelling.output import write_structures
 from torchmdx.datasets.labelling.run import Paths, Summary

@@ -7,7 +7,7 @@ from ase.io import read
 
 from tests.learning.conftest import label_here, settings, start_file
 from torchmdx import load
-from torchmdx.datasets.labelling.calculators import Labeller
+from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.datasets.labelling.run import Paths
 from torchmdx.learning import stages
 from torchmdx.learning.run import learn

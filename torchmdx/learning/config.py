@@ -43,6 +43,9 @@ class LabelSection(Section):
     options: dict[str, Any] = Field(default={}, description="arguments of the calculator: {accuracy: 0.01}")
     workers: Count | None = Field(default=None, description="processes; null: one per core")
     timeout: Positive | None = Field(default=None, description="time limit of a label, s; null: none")
+    dask: str | None = Field(
+        default=None, description="scheduler of dask.distributed whose workers label, by address or file; null: none"
+    )
 
     @model_validator(mode="after")
     def _named(self) -> LabelSection:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from torchmdx.datasets.labelling.calculators import NAMES, Choice, Labeller
+from torchmdx.datasets.labelling.calculators import CLASSICAL, XTB, Choice
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.datasets.labelling.workers import usable_cores
 from torchmdx.learning.config import LearnConfig
 from torchmdx.learning.replicas import Replica, batches_of, dynamics_of, replicas_of, require_periodic
@@ -123,8 +124,8 @@ def _any_potential(run: RunFolder) -> Potential | Ensemble:
 
 
 def _seconds_of_a_label(config: LearnConfig, structures: list[UnlabelledStructure]) -> float | None:
-    """Of the largest structure, by the calculators that come along; None for others, which may take hours."""
-    if config.label.calculator not in NAMES:
+    """Of the largest structure, by a fast calculator that comes along; None for others, which may take hours."""
+    if config.label.calculator not in (*XTB, *CLASSICAL):
         return None
     labeller = Labeller(Choice(config.label.calculator, dict(config.label.options)))
     began = time.perf_counter()

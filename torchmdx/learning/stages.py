@@ -94,11 +94,13 @@ def _label(run: RunFolder, stage: StageFolder, chosen: Path) -> list[str]:
     section, output = run.config.label, stage.folder / LABELLED
     if output.exists() and not Paths(output).journal.exists():
         return []  # it was complete, without failures, when the process was killed
+    choice = Choice(section.calculator, dict(section.options))
+    workers = section.workers or choice.num_workers or usable_cores()
     summary = label(
         StructureFiles((chosen,)),
         output,
-        Choice(section.calculator, dict(section.options)),
-        crew=Crew(section.workers or usable_cores(), section.timeout, sys.stderr, run.interrupted),
+        choice,
+        crew=Crew(workers, section.timeout, sys.stderr, run.interrupted, section.dask),
         retry_failed=True,
     )
     if not summary.complete:
