@@ -21,8 +21,9 @@ from structures import DATA
 
 import torchmdx
 from torchmdx import Batch, System
+from torchmdx.learning.config import LearnConfig
 from torchmdx.training.config import Config
-from torchmdx.training.config_file import read_config
+from torchmdx.training.config_file import known_keys, read_as
 
 # Files that a page takes for granted: names in documents.files.MAKERS.
 ASSUMED = {
@@ -126,7 +127,8 @@ def test_blocks_have_a_language_and_can_be_read(page, tmp_path):
                 commands.check(words)
         elif block.language == "yaml":
             (tmp_path / "c.yaml").write_text(block.text)
-            assert isinstance(read_config(tmp_path / "c.yaml"), Config)
+            kind = LearnConfig if block.marks.get("file") == "learn.yaml" else Config
+            assert isinstance(read_as(kind, tmp_path / "c.yaml"), kind)
 
 
 def test_what_is_not_run_has_a_reason():
@@ -158,6 +160,13 @@ def test_commands_in_the_text_exist(page):
 def test_names_in_the_text_exist(page):
     for name in sorted(set(re.findall(r"`(torchmdx(?:\.\w+)+)", prose(page)))):
         assert resolved(name), f"{page}: there is no {name}"
+
+
+def test_settings_of_active_learning_in_the_text_exist():
+    keys = known_keys(LearnConfig)
+    sections = {key.split(".")[0] for key in keys}
+    for span in re.findall(r"`([a-z_]+\.[a-z_.]+)(?:: [^`]+)?`", prose("docs/tutorial_learning.md")):
+        assert span in keys or span.split(".")[0] not in sections or "/" in span, span
 
 
 def resolved(name: str) -> bool:

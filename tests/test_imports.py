@@ -39,6 +39,7 @@ datasets dynamics/paths materials
 report/view
 report dynamics/run
 training commands/demo_run commands/md_openmm
+learning
 commands
 """
 RUNGS = [line.split() for line in LADDER.strip().splitlines()]

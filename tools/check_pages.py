@@ -45,12 +45,38 @@ def check(browser: Browser, page: Path, pictures: Path) -> list[str]:
     if state.get("ready") != "yes":
         return browser.problems() or [f"not drawn within {SECONDS:.0f} s"]
     browser.screenshot(pictures / f"{page.stem}.png")
-    if "sets" in data:
+    if "rounds" in data:
+        problems += check_learning(browser, state, data, pictures / f"{page.stem}-first.png")
+    elif "sets" in data:
         problems += check_report(browser, state, data, pictures / f"{page.stem}-other.png")
     else:
         problems += check_movie(browser, state, data, pictures / f"{page.stem}-last.png")
     print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB, {json.dumps(state)}")
     return problems + browser.problems()
+
+
+def check_learning(browser: Browser, state: dict[str, str], data: dict[str, Any], picture: Path) -> list[str]:
+    """Problems of the page of active learning."""
+    problems, number = [], len(data["frames"])
+    expected = {"frames": number, "frame": number - 1, "rounds": len(data["rounds"])}
+    for name, value in expected.items():
+        if state[name] != str(value):
+            problems.append(f"{name} must be {value}, got {state[name]}")
+    for name, count in (("#rounds tr", len(data["rounds"]) + 1), ("#why tr", 5)):
+        found = browser.evaluate(f"document.querySelectorAll('{name}').length")
+        if found != count:
+            problems.append(f"{name} must occur {count} times, got {found}")
+    if not browser.evaluate("document.querySelectorAll('.scene canvas').length"):
+        problems.append("the structure is not drawn: there is no canvas")
+    move = "const slider = document.querySelector('input[type=range]'); slider.value = 0;"
+    browser.evaluate(f"{{ {move} slider.dispatchEvent(new Event('input')); }}")
+    browser.evaluate("const map = document.querySelector('#map-round'); map.selectedIndex = 0;")
+    browser.evaluate("map.dispatchEvent(new Event('change'))")
+    first = browser.wait(STATE, lambda state: state["frame"] == "0", SECONDS)
+    if first["frame"] != "0":
+        problems.append(f"the slider must lead to frame 0, got {first['frame']}")
+    browser.screenshot(picture)
+    return problems
 
 
 def check_movie(browser: Browser, state: dict[str, str], data: dict[str, Any], picture: Path) -> list[str]:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from documents.blocks import ROOT, Block
 
 from torchmdx.commands.cli import build_parser, main
-from torchmdx.training.config_file import known_keys, make_config
+from torchmdx.learning.config import LearnConfig
+from torchmdx.training.config_file import known_keys, make_as, make_config
 
 ASSIGNMENT = re.compile(r"^[A-Z_]+=")
 REQUIREMENT = re.compile(r"^(torchmdx|\.)(?:\[([a-z,-]+)\])?$")
@@ -53,6 +54,10 @@ def check_ours(arguments: list[str]) -> None:
         options = build_parser().parse_args(arguments)
     except SystemExit as stopped:
         raise AssertionError(f"torchmdx does not take {shlex.join(arguments)}") from stopped
+    if arguments[0] == "learn":
+        changes = [word for word in options.rest if word != "--dry-run"]
+        assert changes or options.example or options.schema
+        make_as(LearnConfig, {"start": {"structures": "x"}, "label": {"calculator": "emt"}}, changes[1:])
     if arguments[0] == "train":
         own = ("--resume", "--print-config")
         changes = [word for word in options.rest if word not in own]
@@ -108,6 +113,7 @@ def subcommands() -> dict[str, ArgumentParser]:
 
 
 def known_options() -> set[str]:
-    """Every option of every command, and every key of a training."""
+    """Every option of every command, and every key of a training and of active learning."""
     parsers = [build_parser(), *subcommands().values()]
-    return {option for parser in parsers for option in parser._option_string_actions} | {f"--{k}" for k in known_keys()}
+    keys = {f"--{key}" for key in (*known_keys(), *known_keys(LearnConfig))}
+    return {option for parser in parsers for option in parser._option_string_actions} | keys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ FORMAT = "torchmdx dynamics 1"
 FRAME = ("order", "images", "origin", "far")
 FAST = "fast_"  # before names of the fast potential's part of a file
 SAVED = ("positions", "velocities", "forces", "energy", "restraint_energy", "virial", "temperatures", "cell")
+# Of each structure, from an evaluation; files lack them.
+DOUBTS = ("energy_spread", "largest_force_spread", "energy_uncertainty", "largest_uncertainty")
 
 Floats = NDArray[np.float64]
 
@@ -99,6 +101,25 @@ class Snapshot:
         with np.errstate(divide="ignore", invalid="ignore"):
             return (kinetic + self.virial) / (3 * self.volume) / BAR
 
+    def with_states(self, other: Snapshot, chosen: NDArray[np.bool_]) -> Snapshot:
+        """This snapshot, with the chosen structures [S] in the states of another one of the same run.
+
+        `Dynamics.restore` then goes on from both. Step and temperatures are those of this one. Not for multiple time
+        steps.
+        """
+        if self.fast_forces is not None:
+            raise ValueError("states of two snapshots can be joined without a fast potential only, got one with it")
+        atoms = chosen[self.particles.system]
+        found: dict[str, Any] = {}
+        for name in ("positions", "velocities", "forces"):
+            found[name] = np.where(atoms[:, None], getattr(other, name), getattr(self, name))
+        for name in ("energy", "restraint_energy", "virial", *DOUBTS):
+            found[name] = np.where(chosen, getattr(other, name), getattr(self, name))
+        found["cell"] = np.where(chosen[:, None, None], other.cell, self.cell)
+        images = np.where(atoms[:, None], _images(other), _images(self))[self.frame["order"]]
+        origin = np.where(chosen[:, None], other.frame["origin"], self.frame["origin"])
+        return replace(self, frame=self.frame | {"images": images, "origin": origin}, **found)
+
     def save(self, path: str | Path) -> None:
         """Writes the file atomically; `Dynamics.restore` continues from it to the bit. Raises OSError."""
         arrays = {name: getattr(self, name) for name in SAVED} | self.frame
@@ -114,8 +135,14 @@ def doubts_named(doubts: Doubts | None, of_energy: Floats, largest: Floats) -> d
     unknown = np.full(len(of_energy), np.nan)
     spreads = (of_energy, largest) if doubts == SPREADS else (unknown, unknown)
     uncertainties = (of_energy, largest) if doubts == UNCERTAINTIES else (unknown, unknown)
-    names = ("energy_spread", "largest_force_spread", "energy_uncertainty", "largest_uncertainty")
-    return dict(zip(names, (*spreads, *uncertainties), strict=True))
+    return dict(zip(DOUBTS, (*spreads, *uncertainties), strict=True))
+
+
+def _images(snapshot: Snapshot) -> NDArray[Any]:
+    """The lattice vectors that the frame moves each atom [N,3] by, in the order of the atoms."""
+    images = np.empty_like(snapshot.frame["images"])
+    images[snapshot.frame["order"]] = snapshot.frame["images"]
+    return images
 
 
 def kick_forces(forces: Floats, fast: Floats | None, inner: int) -> Floats:

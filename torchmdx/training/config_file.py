@@ -6,17 +6,28 @@ import difflib
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from torchmdx.training.config import Config
 
 MOST_VALUES = 100_000  # of a configuration; atomic numbers and names of files may be many
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read_config(path: str | Path, changes: Sequence[str] = ()) -> Config:
-    """The configuration in a YAML file, with overrides such as ["--loss.energy.weight", "5"].
+    """The configuration of a training in a YAML file. Arguments and errors as of `read_as`."""
+    return read_as(Config, path, changes)
+
+
+def make_config(values: dict[str, Any], changes: Sequence[str] = ()) -> Config:
+    """The configuration of a training from values by section and overrides from the command line."""
+    return make_as(Config, values, changes)
+
+
+def read_as(kind: type[Kind], path: str | Path, changes: Sequence[str] = ()) -> Kind:
+    """The configuration of a kind in a YAML file, with overrides such as ["--loss.energy.weight", "5"].
 
     Raises:
         FileNotFoundError: With the key, the value and the closest valid key.
@@ -25,13 +36,13 @@ def read_config(path: str | Path, changes: Sequence[str] = ()) -> Config:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no configuration at {str(path)!r}")
-    return make_config(_yaml(path.read_text(), str(path)), changes)
+    return make_as(kind, _yaml(path.read_text(), str(path)), changes)
 
 
-def make_config(values: dict[str, Any], changes: Sequence[str] = ()) -> Config:
-    """The configuration from values by section and overrides from the command line."""
+def make_as(kind: type[Kind], values: dict[str, Any], changes: Sequence[str] = ()) -> Kind:
+    """The configuration of a kind from values by section and overrides from the command line."""
     for key, text in _pairs(changes):
-        _require_known(key)
+        _require_known(kind, key)
         *sections, name = key.split(".")
         at = values
         for section in sections:
@@ -43,20 +54,25 @@ def make_config(values: dict[str, Any], changes: Sequence[str] = ()) -> Config:
         at[name] = _yaml_value(text)
     values = {name: {} if section is None else section for name, section in values.items()}
     try:
-        return Config.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise ValueError("; ".join(_problems(error))) from None
+        raise ValueError("; ".join(_problems(kind, error))) from None
 
 
-def write_text(config: Config) -> str:
-    """YAML of every value, with comments; `read_config` restores the same configuration."""
-    return "\n".join(_lines(config, "")).rstrip("\n") + "\n"
+def write_text(config: BaseModel, *, defaults_as_comments: bool = False) -> str:
+    """YAML of every value, with comments; reading it restores the same configuration.
+
+    Args:
+        defaults_as_comments: Whether values that were not given are comments too.
+    """
+    shown = (line if given or not defaults_as_comments else f"# {line}" for line, given in _lines(config, ""))
+    return "\n".join(shown).rstrip("\n") + "\n"
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(kind: type[BaseModel] = Config, title: str = "torchmdx train") -> dict[str, Any]:
     """The JSON schema of configurations, by which editors complete and check YAML files."""
-    schema = Config.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "torchmdx train"}
+    schema = kind.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
 def _yaml_module() -> Any:
@@ -166,27 +182,27 @@ def _pairs(changes: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield key, text
 
 
-def known_keys() -> list[str]:
+def known_keys(kind: type[BaseModel] = Config) -> list[str]:
     """Every dotted key."""
-    return list(_keys(Config, ""))
+    return list(_keys(kind, ""))
 
 
 def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _keys(kind, f"{prefix}{name}.")
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _keys(inner, f"{prefix}{name}.")
         else:
             yield prefix + name
 
 
-def _require_known(key: str) -> None:
-    if key not in known_keys():
-        raise ValueError(_unknown(key))
+def _require_known(kind: type[BaseModel], key: str) -> None:
+    if key not in known_keys(kind):
+        raise ValueError(_unknown(kind, key))
 
 
-def _unknown(key: str) -> str:
-    keys = known_keys()
+def _unknown(kind: type[BaseModel], key: str) -> str:
+    keys = known_keys(kind)
     sections = sorted({word.rsplit(".", 1)[0] for word in keys})
     last = {word.rsplit(".", 1)[1]: word for word in reversed(keys)}
     near = difflib.get_close_matches(key, [*keys, *sections], 1, 0.6)
@@ -195,14 +211,14 @@ def _unknown(key: str) -> str:
     return f"unknown key {key!r}" + (f"; did you mean {nearest!r}?" if nearest else "")
 
 
-def _problems(error: ValidationError) -> list[str]:
+def _problems(kind: type[BaseModel], error: ValidationError) -> list[str]:
     """One sentence per invalid key."""
     found: dict[str, list[str]] = {}
     unknown: list[str] = []
     for problem in error.errors():
-        path = _dotted(problem["loc"])
+        path = _dotted(kind, problem["loc"])
         if problem["type"] == "extra_forbidden":
-            unknown.append(f"{_unknown(path)} (got {problem['input']!r})")
+            unknown.append(f"{_unknown(kind, path)} (got {problem['input']!r})")
             continue
         if problem["type"] == "value_error":
             found.setdefault(f"{path}: " if path else "", []).append(str(problem["ctx"]["error"]))
@@ -235,10 +251,10 @@ def _options(expected: str) -> list[str]:
     return [word.strip(" '") for word in expected.replace(" or ", ",").split(",")]
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
+def _dotted(root: type[BaseModel], location: tuple[int | str, ...]) -> str:
     """The dotted key, without the union branches that pydantic adds to a location."""
     kept: list[str] = []
-    kind: Any = Config
+    kind: Any = root
     for part in location:
         fields = getattr(kind, "model_fields", None)
         if fields is None:
@@ -252,20 +268,21 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return ".".join(kept)
 
 
-def _lines(section: BaseModel, indent: str) -> Iterator[str]:
+def _lines(section: BaseModel, indent: str, given: bool = True) -> Iterator[tuple[str, bool]]:
+    """Lines of a section, and whether their values, or some within them, were given."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
+        mine = given and name in section.model_fields_set
+        about = f"  # {field.description}" if field.description else ""
         if isinstance(value, BaseModel):
+            if not indent and (said := (type(value).__doc__ or "").strip()):
+                yield f"# {said}", True
+            yield f"{indent}{name}:{about}", mine
+            yield from _lines(value, indent + "  ", mine)
             if not indent:
-                about = (type(value).__doc__ or "").strip()
-                yield from (["# " + about] if about else [])
-            yield f"{indent}{name}:" + (f"  # {field.description}" if field.description else "")
-            yield from _lines(value, indent + "  ")
-            if not indent:
-                yield ""
+                yield "", True
             continue
-        text = _scalar(value)
-        yield f"{indent}{name}: {text}" + (f"  # {field.description}" if field.description else "")
+        yield f"{indent}{name}: {_scalar(value)}{about}", mine
 
 
 def _scalar(value: Any) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchmdx.checkpoints.run_folder import MEMBER, files_in, is_ensemble_folder
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import make_config
 from torchmdx.training.loop import STATE
 from torchmdx.training.state import CHANGEABLE, CHANGEABLE_ALONE, flatten, read_state, require_same
 from torchmdx.training.stress_weight import with_saved_weight
-
-MEMBER = "member-"
 
 
 def places(config: Config) -> list[tuple[Config, Path]]:
@@ -24,9 +23,22 @@ def places(config: Config) -> list[tuple[Config, Path]]:
 
 
 def member_config(config: Config, number: int) -> Config:
-    """The configuration of a member of the ensemble."""
-    seed = config.training.seed + number
-    return config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
+    """The configuration of a member of the ensemble, which fine-tunes the same member of an ensemble's folder.
+
+    Raises:
+        ValueError: For an ensemble to fine-tune with another number of members.
+    """
+    seed, finetune = config.training.seed + number, config.finetune
+    if finetune.checkpoint is not None and is_ensemble_folder(Path(finetune.checkpoint)):
+        files = files_in(Path(finetune.checkpoint))
+        if len(files) != config.training.ensemble:
+            raise ValueError(
+                f"training.ensemble must be the number of members of finetune.checkpoint {finetune.checkpoint!r}, "
+                f"{len(files)}, got {config.training.ensemble}"
+            )
+        finetune = finetune.model_copy(update={"checkpoint": str(files[number])})
+    training = config.training.model_copy(update={"seed": seed})
+    return config.model_copy(update={"training": training, "finetune": finetune})
 
 
 def begun(directory: Path) -> list[tuple[Path, int]]:

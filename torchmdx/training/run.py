@@ -55,7 +55,7 @@ def train(
     if resume or changes:
         config = resumed(config, resume, changes)
     device = _device(config)
-    _require_possible(config)
+    _require_possible(places(config)[0][0])
     if launched():
         return _worker(config, resume, interrupts, checked=False)
     # Several nodes read at the same time, and the first process that they launch holds the directory.

@@ -124,7 +124,7 @@ def _along_modes(
     modes = normal_modes(atoms, pulse)
     relaxed = start.moved(atoms.positions)
     while True:
-        yield _draw(relaxed, lambda: modes.displacement(rng, sampling.temperature, SOFTEST))
+        yield draw(relaxed, lambda: modes.displacement(rng, sampling.temperature, SOFTEST))
 
 
 def _by_dynamics(
@@ -148,17 +148,17 @@ def _rattled(
     start: UnlabelledStructure, sampling: Sampling, attach: Attach, rng: np.random.Generator, pulse: Pulse
 ) -> Iterator[np.ndarray]:
     while True:
-        yield _draw(start, lambda: rng.normal(scale=sampling.rattle, size=start.positions.shape))
+        yield draw(start, lambda: rng.normal(scale=sampling.rattle, size=start.positions.shape))
 
 
 _METHODS = {"normal-modes": _along_modes, "md": _by_dynamics, "rattle": _rattled}
 
 
-def _draw(start: UnlabelledStructure, displacement: Callable[[], np.ndarray]) -> np.ndarray:
+def draw(start: UnlabelledStructure, displacement: Callable[[], np.ndarray]) -> np.ndarray:
     """Displaced positions [N,3] whose atoms do not run into each other. Raises ValueError if none are found."""
     for _ in range(MOST_DRAWS):
         positions = start.positions + displacement()
-        if not _collide(start.moved(positions)):
+        if not collide(start.moved(positions)):
             return positions
     raise ValueError(
         f"displacements must keep atoms {NEAREST:g} of the sum of their covalent radii apart, got {MOST_DRAWS} in a "
@@ -166,9 +166,10 @@ def _draw(start: UnlabelledStructure, displacement: Callable[[], np.ndarray]) ->
     )
 
 
-def _collide(geometry: UnlabelledStructure) -> bool:
+def collide(geometry: UnlabelledStructure, nearest: float = NEAREST) -> bool:
+    """Whether two atoms are closer than this part of the sum of their covalent radii."""
     from ase.data import covalent_radii
     from ase.neighborlist import neighbor_list
 
-    radii = covalent_radii[geometry.numbers] * NEAREST
+    radii = covalent_radii[geometry.numbers] * nearest
     return len(neighbor_list("i", geometry.atoms(), list(radii))) > 0

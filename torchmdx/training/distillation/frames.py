@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class ShortRun:
     part: str
     seed: int
     strain: float = 1.0
+
+
+Run = TypeVar("Run", bound=ShortRun)
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,9 @@ def _parts_of_structures(systems: Sequence[System], random: np.random.Generator)
     return [part_of.get(name, "train") for name in names]
 
 
-def batches(systems: Sequence[System], planned: Sequence[ShortRun], most_atoms: int) -> list[list[ShortRun]]:
+def batches(systems: Sequence[System], planned: Sequence[Run], most_atoms: int) -> list[list[Run]]:
     """Trajectories that run at once: alike in periodic directions, with at most this many atoms or a single one."""
-    found: list[list[ShortRun]] = []
+    found: list[list[Run]] = []
     filled = 0
     for one in sorted(planned, key=lambda t: bool(systems[t.structure].pbc.any())):
         system = systems[one.structure]

@@ -1,0 +1,1 @@
+"""Active learning: `torchmdx learn`, from a few structures to a potential."""
