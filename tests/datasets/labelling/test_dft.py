@@ -237,6 +237,33 @@ def test_devices(monkeypatch):
 
 
 @needs_pyscf
+def test_gpu4pyscf_takes_the_place_of_pyscf(pyscf, monkeypatch):
+    """With PySCF under its name: the same calls reach it, the auxiliary basis by name among them."""
+    from types import ModuleType
+
+    from pyscf import dft, scf
+
+    fitted = []
+
+    class Fitting(dft.rks.RKS):
+        def density_fit(self, auxbasis=None, **options):
+            fitted.append(auxbasis)
+            return super().density_fit(auxbasis=auxbasis, **options)
+
+    package = ModuleType("gpu4pyscf")
+    package.dft, package.scf = ModuleType("gpu4pyscf.dft"), scf
+    package.dft.RKS, package.dft.UKS = Fitting, dft.UKS
+    options = {"xc": "pbe", "basis": "sto-3g", "auxbasis": "weigend", "grid_level": 0}
+    here = labels(water(), **options)
+    assert fitted == []
+    monkeypatch.setitem(sys.modules, "gpu4pyscf", package)
+    monkeypatch.setattr(DftSettings, "on_gpu", lambda self: self.device != "cpu")
+    there = labels(water(), **options)
+    assert fitted == ["weigend"]
+    np.testing.assert_allclose(there.forces, here.forces, atol=1e-7)
+
+
+@needs_pyscf
 def test_settings_tell_levels_of_theory_apart_and_devices_not():
     settings = Choice("pyscf", HF).settings()
     assert settings == Choice("pyscf", {**HF, "grid_level": 3, "device": "cpu"}).settings()
