@@ -10,7 +10,7 @@ from ase import Atoms
 from interpreter import DEVICE, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of
 
-from torchmdx import CapturedStep, Potential, System, TensorNetConfig, evaluate
+from torchmdx import CapturedStep, Potential, System, TensorNetConfig, evaluate, load
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.slab_layout import SlabLayout
 from torchmdx.engines.gpu.slab_windows import Lags, SlabShape
@@ -20,9 +20,8 @@ from torchmdx.engines.plan.kernels import SLABS
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step import captured_step
 from torchmdx.step import slab_order as order_of_slabs
+from torchmdx.step.results import OutOfDeviceMemory
 from torchmdx.step.slab_order import slab_order
-
-pytestmark = needs_kernels
 
 
 def cloud(count, pbc, seed=0, length=1.4):
@@ -37,6 +36,16 @@ def potential_of(**settings):
     torch.manual_seed(0)
     given = dict(num_channels=16, num_radial=8, num_layers=2, cutoff=2.0) | settings
     return Potential(TensorNetConfig(**given)).requires_grad_(False)
+
+
+def water_box(molecules):
+    """Molecules on a grid, each turned at random, at the density of water."""
+    random, side = np.random.default_rng(0), round(molecules ** (1 / 3))
+    grid = np.stack(np.meshgrid(*[np.arange(side)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    turns = np.linalg.qr(random.normal(size=(molecules, 3, 3)))[0]
+    shape = np.array([[0.0, 0, 0], [0.9572, 0, 0], [-0.24, 0.9266, 0]])
+    atoms = (grid + 0.5)[:, None] * 3.105 + np.einsum("nij,kj->nki", turns, shape)
+    return np.tile([8, 1, 1], molecules), atoms.reshape(-1, 3), np.eye(3) * side * 3.105
 
 
 def in_slabs(fast, batch, rows, reach, *, virial=True, forces=True, tiles=CUTS["by elements"], poisoned=True):
@@ -80,6 +89,7 @@ CASES = [
 ]
 
 
+@needs_kernels
 @pytest.mark.nightly_for("{'messages': 'target'}-3-2", "{'num_layers': 3}-3-1", "{'num_channels': 32}-3-2")
 @pytest.mark.parametrize(("settings", "rows", "reach"), CASES, ids=str)
 def test_forces_are_those_of_the_exact_model(settings, rows, reach):
@@ -94,6 +104,7 @@ def test_forces_are_those_of_the_exact_model(settings, rows, reach):
     assert torch.equal(in_slabs(fast, batch, rows, reach, forces=False).energies, kept)
 
 
+@needs_kernels
 @pytest.mark.nightly_for("33-100-1", "5-1-2")
 @pytest.mark.parametrize(("count", "rows", "reach"), [(33, 100, 1), (5, 1, 2), (1, 64, 2)])
 def test_few_slabs(count, rows, reach):
@@ -107,6 +118,7 @@ def test_few_slabs(count, rows, reach):
     assert (found.forces - exact.forces.to(DEVICE)).abs().max() < 1e-5
 
 
+@needs_kernels
 @pytest.mark.nightly
 def test_half_precision_is_that_of_all_atoms_at_once():
     """To the bit, apart from mix(A), which is a product of the same numbers; so are two runs."""
@@ -125,6 +137,7 @@ def test_half_precision_is_that_of_all_atoms_at_once():
     assert (whole.forces - first).norm() < 1e-6 * first.norm()
 
 
+@needs_kernels
 def test_neighbours_too_many_slabs_apart_are_noticed():
     """In any other order than that of slabs: results are NaN, never wrong."""
     potential = potential_of(num_layers=1)
@@ -135,6 +148,7 @@ def test_neighbours_too_many_slabs_apart_are_noticed():
     assert found.energy.isnan().all()
 
 
+@needs_kernels
 def test_windows_have_room_for_what_lags_behind():
     lags = Lags(layers=2, reach=3)
     assert [lags.layer(0), lags.layer(1), lags.back(1), lags.back(0)] == [3, 6, 9, 12]
@@ -163,6 +177,7 @@ def small(monkeypatch):
     monkeypatch.setattr(captured_step, "engine_for", engine_for)
 
 
+@needs_kernels
 def test_a_step_orders_atoms_in_slabs_and_divides_them_anew(small):
     """The step works in its own order; exchanged atoms leave their slabs, and results are right all the same."""
     potential, atoms = potential_of(num_layers=1).to(DEVICE), cloud(41, [True, True, False])
@@ -182,3 +197,46 @@ def test_a_step_orders_atoms_in_slabs_and_divides_them_anew(small):
         assert np.linalg.norm(found.forces - exact_forces) < 1e-5 * np.linalg.norm(exact_forces)
         assert found.energy[0] == pytest.approx(float(exact.energy), abs=1e-5)
     assert "slabs of atoms, one behind the other" in step.report().plan
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_large_structure_takes_less_memory(monkeypatch):
+    """98,304 atoms of water with the shipped potential, whole and in slabs, which a graph replays with equal bits."""
+    monkeypatch.setattr(order_of_slabs, "ROWS", 64)
+    numbers, positions, cell = water_box(32768)
+    system, found = System.create(positions, numbers, cell, True), []
+    for most in (None, 3_500_000_000):
+        step = CapturedStep(load(dtype=torch.float32, device="cuda"), system, mode="graph", max_memory=most)
+        first = step(positions).forces
+        assert np.array_equal(step(positions).forces, first)
+        found.append((first, step.report()))
+        assert step.engine.plan.kernels.chain == (SLABS if most else "blocks")
+        del step
+    (whole, kept), (parts, little) = found
+    assert np.linalg.norm(parts - whole) < 5e-6 * np.linalg.norm(whole)
+    assert little.bytes_per_atom < 30_000 < 60_000 < kept.bytes_per_atom
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_too_little_memory_is_refused():
+    numbers, positions, cell = water_box(32768)
+    with pytest.raises(OutOfDeviceMemory, match="max_memory must be at least .* GB for 98,304 atoms .*, got 1 GB"):
+        CapturedStep(
+            load(dtype=torch.float32, device="cuda"), System.create(positions, numbers, cell, True), max_memory=10**9
+        )
+
+
+@needs_kernels
+def test_an_engine_without_the_order_of_slabs_takes_none(small, monkeypatch):
+    """As a member of an ensemble: its atoms are in another order."""
+    potential, batch = potential_of(num_layers=1).to(DEVICE), batch_of(cloud(41, [True, True, False])).to(DEVICE)
+    engine = GpuEngine(potential, batch.to(DEVICE, torch.float32), stress=False, precision="float32")
+    engine.model.memory = 1
+    engine.reserve(1000)
+    assert engine.model.plan.chain == "lean"
+    engine.model.layout.rows = 4
+    engine.reserve(1000)
+    assert engine.model.plan.chain == SLABS
+    assert engine.model.buffers.windows.shape.count == 11

@@ -98,6 +98,8 @@ def test_slabs_are_of_one_whole_structure_with_layers():
     assert "need a layer, got 0" in why_not_slabs(replace(ORGANIC, num_layers=0), WATER)
     assert "one structure, got 3" in why_not_slabs(ORGANIC, replace(WATER, systems=3))
     assert "got a domain" in why_not_slabs(ORGANIC, replace(WATER, domain=True))
+    assert "atoms in their order" in why_not_slabs(ORGANIC, replace(WATER, ordered=False))
+    assert kernels(replace(WATER, ordered=False)).chain == "lean"
     assert "backward pass" in why_not_slabs(ORGANIC, replace(WATER, forces=False))
     assert kernels(replace(WATER, systems=2), "RTX 4090").chain == "lean"
 

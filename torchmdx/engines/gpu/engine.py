@@ -91,7 +91,7 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
     """
     elements = batch.atomic_numbers.unique().tolist()
     work = workload_of(batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.keeps_features)
-    plan = model.planned(replace(work, memory=model.memory))
+    plan = model.planned(replace(work, memory=model.memory, ordered=model.layout.rows is not None))
     model.outcomes = []
     if isinstance(model, FastTensorNet2) and plan.edge_maps:
         _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")

@@ -164,7 +164,7 @@ class FastTensorNet:
         """
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False,
-            last_inputs=self.keeps_features,
+            last_inputs=self.keeps_features, ordered=slabs is not None,
         )  # fmt: skip
         plan = plan or self.planned(work, tiles)
         self.plan, self.capacity = plan, capacity

@@ -84,4 +84,6 @@ def why_not_slabs(config: TensorNetConfig, work: Workload) -> str | None:
         return f"slabs of atoms are of one structure, got {work.systems}"
     if work.domain:
         return "slabs of atoms are those of a whole structure, got a domain"
+    if not work.ordered:
+        return "slabs of atoms need atoms in their order"
     return None if work.forces else "slabs of atoms need buffers of the backward pass"

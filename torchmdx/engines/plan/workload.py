@@ -18,6 +18,7 @@ class Workload:
         last_inputs: The inputs of the last layer are results too, for the uncertainty of the energy.
         search_cutoff: Of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
         memory: Bytes that an evaluation may take; 0: what the device has.
+        ordered: Atoms are in the order of slabs, or can still be brought into it.
     """
 
     atoms: int
@@ -31,6 +32,7 @@ class Workload:
     search_cutoff: float = 0.0
     last_inputs: bool = False
     memory: int = 0
+    ordered: bool = True
 
     @classmethod
     def usual(cls, atoms: int, search_cutoff: float = 0.0) -> Workload:
