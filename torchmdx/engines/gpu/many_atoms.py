@@ -65,12 +65,17 @@ class Chain(ChainWalks):
 
     def _gate(self) -> None:
         """The gate before its second activation."""
+        self._hidden_of_gate()
+        b, w, reach = self.b, self.weights, len(self.weights.layers)
+        self._multiply(b.hidden, self.split.gate_out, w.gate_out_bias, b.gate, "bias", hops=reach)
+
+    def _hidden_of_gate(self) -> None:
+        """Its hidden layer before the first activation."""
         b, w, norms, reach = self.b, self.weights, self.b.features, len(self.weights.layers)
         embedding.standardised_norms[self.each_atom](
             b.a, w.gate_scale, w.gate_offset, norms, self.atoms(reach), self.epsilons[0], WIDTH=w.width, **self.elements
         )
         self._multiply(norms, self.split.gate_in, w.gate_in_bias, b.hidden, "bias", activation="none", hops=reach)
-        self._multiply(b.hidden, self.split.gate_out, w.gate_out_bias, b.gate, "bias", hops=reach)
 
     def _surroundings(self) -> None:
         """The edges, and the sums over neighbours of the embedding."""

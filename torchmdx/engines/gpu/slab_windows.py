@@ -70,7 +70,6 @@ class SlabWindows:
     lags: Lags
     a: Tensor
     gate: Tensor
-    hidden: Tensor
     x: list[Tensor]  # of all layers but the last, before each
     inverse: list[Tensor]
     y: list[Tensor]
@@ -80,6 +79,7 @@ class SlabWindows:
     gradient: Tensor  # in X
     p: Tensor  # of the backward pass
     mixed: Tensor  # one slab, as all below
+    hidden: Tensor
     spare: Tensor
     sums: Tensor
     norms: Tensor
@@ -108,7 +108,7 @@ class SlabWindows:
             lags=lags,
             a=window(tall, 9, c),
             gate=window(tall, 3, c),
-            hidden=window(tall, sizes.hidden),
+            hidden=new(rows, sizes.hidden),
             x=[window(lag, 9, c) for lag in own],
             inverse=[window(lag, c) for lag in own],
             y=[window(lags.kept(i), 9, c, dtype=sent) for i in range(layers)],
@@ -162,7 +162,7 @@ class SlabWindows:
             stretch=whole.scratch.stretch,
             a=of(self.a),
             p=self.spare[:count],
-            hidden=of(self.hidden),
+            hidden=self.hidden[:count],
             gate=of(self.gate),
             features=self.features[:count],
             head=head if self.head.numel() else self.head,

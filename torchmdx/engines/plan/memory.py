@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet import TensorNetConfig
 
 # The largest share of a device's memory that tensors of all atoms are planned to take.
-MOST_SHARE = 0.85
+MOST_SHARE = 0.83
 EDGE_BYTES = 64  # of an edge in the list and in buffers
 STEP_BYTES = 1_100  # of an atom in positions, results and the search of a step
 # Of slabs (engines/gpu/slab_layout.py): how many together are as thick as the cutoff, and by how much they are thicker.
@@ -55,7 +55,7 @@ def slab_bytes(config: TensorNetConfig, work: Workload, sent: int = 4, reach: in
         return min(1.0, (lag * reach + 1) * one_slab)
 
     kept = [window(2 * (layers - i)) for i in range(layers + 1)]
-    tensors = kept[0] * (1 + 1 / 3 + 2 / 9) + 2 * sum(kept[:-1]) * sent / 4 + 2 * window(layers) + 2.5 * window(0)
+    tensors = kept[0] * (1 + 1 / 3) + 2 * sum(kept[:-1]) * sent / 4 + 2 * window(layers) + 2.5 * window(0)
     tensors += window(1) + sum(kept[1:-1]) + sum(kept[1:])
     return tensors * tensor + _each(work)
 
