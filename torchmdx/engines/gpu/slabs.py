@@ -6,9 +6,9 @@ atom are at most `reach` slabs away. The stages of the network pass through the 
 
     embedding → layer 0 → ... → last layer and energies → gradient of the last layer → ... → gradient of layer 0
 
-Nothing is computed twice except mix(A) and the hidden layer of the gate. Tensors are in windows (slab_windows.py), which
-take memory for the atoms of some slabs, whatever the number of slabs. The gradients h_e of all edges are kept, and end as
-forces.
+Nothing is computed twice except mix(A) and the hidden layer of the gate. Tensors are in windows (slab_windows.py) with
+room for the atoms of some slabs, whatever the number of slabs. The gradients h_e of all edges are kept, and become
+forces at the end.
 
 `Chain` has the launches of a stage; on an H100 or H200 `TileChain` has some of them as kernels of CUDA C++.
 """
