@@ -13,7 +13,8 @@ be imported. A mode that fails is a row with an error.
 
 ms: median of replays, search and copies included (of matgl: without the search). ns_day: at 1 fs. wall_ms: from NumPy
 positions to NumPy forces. force_error, stress_error: relative, against the exact model in float64. step_memory_GB:
-buffers and graph of a step. memory_GB: the most that torch held. speedup: over the peer's fastest mode.
+buffers and graph of a step. memory_GB: the most that torch held. J_per_ns, watts: of the whole GPU, for a nanosecond of
+steps of 1 fs (benchmarks/energy.py; not of matgl). speedup: over the peer's fastest mode; saving: of energy, likewise.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import torch
 from ase.build import bulk, molecule
 
 import torchmdx
-from benchmarks import matgl_steps, peer_model, record, step, systems
+from benchmarks import energy, matgl_steps, peer_model, record, step, systems
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.step.captured_step import CapturedStep
 
@@ -147,6 +148,7 @@ def ours(potential: Potential, batch: Batch, stress: bool, exact: Any) -> Row:
         "force_error": error_of(result.forces, exact.forces),
         **({"stress_error": error_of(result.stress, exact.stress)} if stress else {}),
         "energy_error_per_atom_eV": float(abs(exact.energy.cpu().numpy() - result.energy).max()) / batch.num_atoms,
+        **energy.per_ns(run),
         "memory_GB": most,
         "step_memory_GB": round(report.memory_bytes / 2**30, 4),
     }
@@ -170,6 +172,7 @@ def torchmd_net(path: Path, batch: Batch, mode: str, exact: torch.Tensor) -> Row
         "version": version("torchmd-net"),
         "ms": peer_model.milliseconds(run, 50, 3),
         "force_error": error_of(forces(), exact),
+        **energy.per_ns(run),
         "memory_GB": peak_memory(),
     }
 
@@ -235,6 +238,9 @@ def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: 
     times = [row["ms"] for row in rows[1:] if "ms" in row]
     if times and "ms" in rows[0]:
         rows[0]["speedup"] = round(min(times) / rows[0]["ms"], 2)
+    joules = [row["J_per_ns"] for row in rows[1:] if "J_per_ns" in row]
+    if joules and "J_per_ns" in rows[0]:
+        rows[0]["saving"] = round(min(joules) / rows[0]["J_per_ns"], 2)
     return rows
 
 

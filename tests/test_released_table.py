@@ -1,13 +1,18 @@
 """benchmarks/released.py: what a run that is killed, fails or is resumed leaves in its record."""
 
+import json
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from documents.blocks import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import record, released
+from benchmarks import energy, record, released
+from torchmdx.runtime import gpu_energy
 
 
 @pytest.fixture
@@ -56,6 +61,53 @@ def test_files_and_folders_are_found_within_folders(tmp_path):
     assert released.find(tmp_path, "net") == tmp_path / "b" / "net"
     assert released.find(tmp_path, "on") is None
     assert released.find(None, "organic-1") == "organic-1"
+
+
+class Nvml:
+    """A GPU that takes 2 J between two readings."""
+
+    joules = 0
+
+    def nvmlInit_v2(self):
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, handle):
+        return 0
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle, counter):
+        self.joules += 2
+        counter._obj.value = 1000 * self.joules
+        return 0
+
+
+def test_the_energy_of_a_nanosecond(monkeypatch, capsys):
+    assert energy.per_ns(lambda: None) == {} or torch.cuda.is_available()
+    runs, clock = [], iter(range(100))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(gpu_energy, "uuid_of", lambda device: "GPU-1")
+    monkeypatch.setattr(gpu_energy.time, "perf_counter", lambda: next(clock))
+    # The clock moves by a second at each look: it is looked at once before and once after each of two bursts.
+    found = energy.per_ns(lambda: runs.append(1), seconds=2.0, library=Nvml())
+    assert found == {"J_per_ns": 2 / len(runs[energy.TOGETHER :]) * 1e6, "watts": 1}
+    nothing = Nvml()
+    nothing.nvmlInit_v2 = lambda: 12
+    assert energy.per_ns(lambda: None, library=nothing) == {}
+    assert "energy is not measured: nvmlInit_v2" in capsys.readouterr().out
+
+
+def test_less_energy_than_the_peer_is_a_saving(monkeypatch):
+    rows = [{"ms": 1.0, "J_per_ns": 50.0}, {"ms": 4.0, "J_per_ns": 300.0}, {"ms": 8.0, "J_per_ns": 200.0}]
+
+    def run(command, **_):
+        output = json.loads(command[-1])[-1]
+        Path(output).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(released.subprocess, "run", run)
+    (first, *_) = released.measure("aceff-1.1", "a.ckpt", "toluene", True, 10.0)
+    assert (first["speedup"], first["saving"]) == (4.0, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Calculator(AseCalculator):
             are float64.
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
         devices: Several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
-        mode, engine: As for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
+        mode, engine, max_memory: As for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
         charge: Total charge of every structure, in e; None: that of each structure, by
             `torchmdx.structures.total_charge`.
         max_force_spread: For an ensemble, eV/Å. If the forces on an atom have a larger spread, the frame is appended to
@@ -101,6 +101,7 @@ class Calculator(AseCalculator):
         coulomb: str | None = None,
         coulomb_accuracy: float | None = None,
         head: str | None = None,
+        max_memory: int | None = None,
         **others: Any,
     ) -> None:
         self.lock = ThreadLock()
@@ -125,7 +126,9 @@ class Calculator(AseCalculator):
         self.limit: SpreadLimit | None = None
         self.parameters.update(dtype=dtype, engine=engine, device=str(target), devices=several)
         self.parameters.update(coulomb_cutoff=coulomb_cutoff, coulomb=coulomb, coulomb_accuracy=coulomb_accuracy)
-        self.parameters.update(head=head, uncertainty=uncertainty, **origin_of(self.potential).info)
+        self.parameters.update(
+            head=head, uncertainty=uncertainty, max_memory=max_memory, **origin_of(self.potential).info
+        )
         self._adopt(
             charge=charge,
             mode=mode,
@@ -210,11 +213,12 @@ class Calculator(AseCalculator):
         return f"torchmdx.Calculator({several}{self.dtype} on {where}, cutoff {self.potential.cutoff} Å)"
 
     def _make_pool(self, *, stress: bool) -> Pool:
-        devices, engine = self.parameters["devices"], self.parameters.get("engine")  # absent in older pickles
+        given = self.parameters
         options: dict[str, Any] = dict(mode=self.mode, stress=stress, precision=self.dtype)
-        if wants_uncertainty(self.potential, devices, self.parameters.get("uncertainty")):
+        options |= {name: given.get(name) for name in ("engine", "max_memory")}  # absent in older pickles
+        if wants_uncertainty(self.potential, given["devices"], given.get("uncertainty")):
             options["uncertainty"] = True
-        return pool_for(self.potential, devices, engine=engine, **options)
+        return pool_for(self.potential, given["devices"], **options)
 
     def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""

@@ -11,10 +11,11 @@ CHANGEABLE = ("charge", "mode", "max_force_spread", "max_uncertainty", "spread_f
 DEFAULTS = dict(
     dtype="float32", mode="auto", engine=None, devices=None, charge=None, max_force_spread=None, spread_file=None,
     max_uncertainty=None, uncertainty=None, coulomb_cutoff=None, coulomb=None, coulomb_accuracy=None, head=None,
+    max_memory=None,
 )  # fmt: skip
 FIXED = (
     "potential", "dtype", "engine", "device", "devices", "coulomb_cutoff", "coulomb", "coulomb_accuracy", "head",
-    "uncertainty",
+    "uncertainty", "max_memory",
 )  # fmt: skip
 
 

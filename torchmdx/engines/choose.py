@@ -43,16 +43,23 @@ def plan_for(
     alone: bool = True,
     machine: Machine | None = None,
     engine: str | None = None,
+    memory: int = 0,
 ) -> Plan:
     """The plan for a potential and a batch, on their device or another machine. capacity: slots for edges.
 
-    The engine does not depend on the capacity, as some of its kernels do. engine: its name; None: the fastest.
+    The engine does not depend on the capacity, as some of its kernels do. engine: its name; None: the fastest. memory:
+    bytes that an evaluation may take; 0: what the device has.
 
     Raises:
         ValueError: For a precision or an engine that is unknown or does not serve.
     """
     work = workload_of(batch, capacity, len(batch.atomic_numbers.unique()), stress=stress, alone=alone)
-    work = replace(work, search_cutoff=potential.search_cutoff(batch), last_inputs=potential.uncertainty is not None)
+    work = replace(
+        work,
+        search_cutoff=potential.search_cutoff(batch),
+        last_inputs=potential.uncertainty is not None,
+        memory=memory,
+    )
     network = Network.of(potential)
     if machine is None:
         coulomb = any(type(prior) is CoulombConfig for prior in potential.prior_configs)
@@ -70,20 +77,26 @@ def choose_engine(
     precision: str,
     machine: Machine | None = None,
     engine: str | None = None,
+    memory: int = 0,
+    capacity: int = 0,
 ) -> tuple[Engine, str]:
     """The engine of the plan for this potential on its device, and why it is that one.
 
     Args:
         machine: None: that of the device.
         engine: Its name; None: the fastest.
+        memory, capacity: As for `plan_for`.
     """
     if batch.positions.device.type == "cpu":
         keep_freed_memory()
-    found = plan_for(potential, batch, stress=stress, precision=precision, machine=machine, engine=engine)
+    options = dict(stress=stress, machine=machine, engine=engine, memory=memory, capacity=capacity)
+    found = plan_for(potential, batch, precision=precision, **options)  # type: ignore[arg-type]
     if found.warning is not None:
         say_slower(found.warning)
     made = _engine(found, potential, batch, stress)
     made.plan = found
+    if isinstance(made, GpuEngine | GpuPriorEngine):
+        made.model.memory = memory
     return made, found.why
 
 
@@ -165,11 +178,19 @@ def _lists_of(engine: Engine) -> list[KeptVectors]:
 
 
 def engine_for(
-    potential: Potential | Ensemble, batch: Batch, *, stress: bool, precision: str, engine: str | None = None
+    potential: Potential | Ensemble,
+    batch: Batch,
+    *,
+    stress: bool,
+    precision: str,
+    engine: str | None = None,
+    memory: int = 0,
+    capacity: int = 0,
 ) -> tuple[Engine, str]:
-    """As `choose_engine`, for a potential or an ensemble."""
+    """As `choose_engine`, for a potential or an ensemble, whose members keep all tensors, whatever the memory."""
     if not isinstance(potential, Ensemble):
-        made, why = choose_engine(potential, batch, stress=stress, precision=precision, engine=engine)
+        options = dict(engine=engine, memory=memory, capacity=capacity)
+        made, why = choose_engine(potential, batch, stress=stress, precision=precision, **options)  # type: ignore[arg-type]
         if isinstance(made, GpuEngine | GpuPriorEngine):
             made.alone = True
         return made, why

@@ -29,6 +29,13 @@ def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tens
 
     positions [N,3], cell [S,3,3], pbc [S,3]. The order is that of the atoms wrapped into the cell.
     """
+    if system_index is None:
+        system_index = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+    return torch.argsort(system_index * 2**30 + along_curve(positions, cell, pbc, system_index), stable=True)
+
+
+def along_curve(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor | None = None) -> Tensor:
+    """Places [N] of atoms, wrapped into the cell, along the curve; below 2^30."""
     from torchmdx.structures import cell as lattice
 
     if system_index is None:
@@ -38,8 +45,7 @@ def curve_order(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tens
         return torch.zeros(0, dtype=torch.int64, device=positions.device)
     low = wrapped.amin(0)
     extent = (wrapped - low).amax().clamp(min=1e-3)
-    grid = ((wrapped - low) / extent * 1023).long().clamp(0, 1023)
-    return torch.argsort(system_index * 2**30 + _hilbert(grid), stable=True)
+    return _hilbert(((wrapped - low) / extent * 1023).long().clamp(0, 1023))
 
 
 def _hilbert(grid: Tensor, bits: int = 10) -> Tensor:

@@ -25,9 +25,9 @@ from torchmdx.step.audit import Verdict, require_finite
 from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.buffers import StepBuffers, copy_checked
 from torchmdx.step.capture_policy import GraphPolicy, require_mode
-from torchmdx.step.change import fall_back, refresh, repair, settle, take_over
+from torchmdx.step.change import fall_back, order_for_engine, refresh, repair, settle, take_over
 from torchmdx.step.copies import parts_of, restored
-from torchmdx.step.device_memory import memory_allocated, memory_explained
+from torchmdx.step.device_memory import checked_memory, memory_allocated, memory_explained, require_memory
 from torchmdx.step.graph import Graph
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
@@ -74,6 +74,8 @@ class CapturedStep(StepState):
         max_uncertainty: Of the energy of an atom, eV; UncertaintyError if it is larger. Implies `uncertainty`.
         engine: "fused", "pairs", "C", "exact" or the name of a registered engine; ValueError if it does not serve. None
             takes the fastest.
+        max_memory: Bytes of the GPU; a large structure then has fewer of its tensors in memory at a time. None takes
+            the fastest that fits; OutOfDeviceMemory if more is needed.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class CapturedStep(StepState):
         uncertainty: bool = False,
         max_uncertainty: float | None = None,
         engine: str | None = None,
+        max_memory: int | None = None,
     ) -> None:
         require_mode(mode, potential.device)
         check_fork(potential.device)
@@ -106,6 +109,7 @@ class CapturedStep(StepState):
         potential.require_elements(self.batch.atomic_numbers)
         self.periodic = bool(self.batch.pbc.any())
         self.skin, self.audit_every, self.engine_asked = skin, audit_every, engine
+        self.max_memory = checked_memory(max_memory, self.device)
         self.num_evaluations = self.num_recoveries = 0
         self.verdict = Verdict(None, None)  # of the last audit
         self._last_kind, self.fell_back = "host", False
@@ -117,6 +121,7 @@ class CapturedStep(StepState):
         if limit is not None:
             self.buffers.most.fill_(limit)
         self._buffer_bytes = memory_allocated(self.device) - before
+        require_memory(self._buffer_bytes, self.max_memory, self.batch)
         self.policy = GraphPolicy(mode, self.device, self.engine_why)
 
     def _allocate(self, dtype: torch.dtype, stress: bool, energies: bool) -> None:
@@ -134,8 +139,10 @@ class CapturedStep(StepState):
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
         self.engine, self.engine_why = engine_for(
-            self.potential, self.ordered, stress=stress, precision=self.precision, engine=self.engine_asked
-        )
+            self.potential, self.ordered, stress=stress, precision=self.precision, engine=self.engine_asked,
+            memory=self.max_memory or 0, capacity=self.search.capacity,
+        )  # fmt: skip
+        order_for_engine(self)
         self.audit_owed = from_outside(self.engine)  # others were compared with the exact model before
         self.engine.reserve(self.search.capacity)
 

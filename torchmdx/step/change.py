@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.engines.choose import exact_engine_for, forget_sums, sums_fit
-from torchmdx.engines.gpu.engine import GpuEngine
+from torchmdx.engines.gpu.engine import GpuEngine, left_slabs, slab_layout
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.neighbors.images import require_countable
 from torchmdx.step.atom_order import choose_order
 from torchmdx.step.buffer_storage import FAR, NEEDED, NOT_FINITE, OVERFLOW
 from torchmdx.step.device_memory import memory_explained
 from torchmdx.step.placement import place
+from torchmdx.step.slab_order import slab_order
 from torchmdx.step.state import StepState
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
@@ -40,10 +42,28 @@ def refresh(step: StepState, kind: str) -> None:
         buffers.cell.copy_(buffers.inputs["cell"])
         return
     before, step.unsettled = step.unsettled, True
-    buffers.refresh(batch, choose_order(batch, buffers.inputs["positions"], buffers.inputs["cell"]))
+    buffers.refresh(batch, _order(step))
     _copy_atoms(batch, ordered, buffers.order.long())
     buffers.prepare(ordered.system_index)
     step.unsettled = before
+
+
+def _order(step: StepState) -> Tensor | None:
+    """The order of atoms for the positions in the input buffers; None: the one that they have."""
+    positions, cell, batch = step.buffers.inputs["positions"], step.buffers.inputs["cell"], step.batch
+    layout = slab_layout(getattr(step, "engine", None))
+    if layout is None:
+        return choose_order(batch, positions, cell)
+    if not bool(torch.isfinite(positions).all() & torch.isfinite(cell).all()):
+        return None
+    return slab_order(positions, cell, batch.pbc, layout, float(step.potential.cutoff)).to(torch.int32)
+
+
+def order_for_engine(step: StepState) -> None:
+    """Orders the atoms as the engine that has just been chosen needs them, before it allocates."""
+    if slab_layout(step.engine) is not None:
+        refresh(step, "device")
+        step.search.renew()
 
 
 def repair(step: StepState, kind: str, flags: NDArray[np.int64]) -> bool:
@@ -60,10 +80,13 @@ def repair(step: StepState, kind: str, flags: NDArray[np.int64]) -> bool:
 
 
 def gave_up(step: StepState) -> bool:
-    """Whether results are not finite because blocks of one launch gave up waiting for each other.
+    """Whether results are not finite because blocks of one launch gave up waiting, or atoms have left their slabs.
 
-    Then the engine takes several launches after the next `settle`.
+    Then the engine takes several launches after the next `settle`, or other slabs.
     """
+    if left_slabs(step.engine):
+        log.info("neighbours have moved too many slabs apart: atoms are divided anew")
+        return True
     if not (isinstance(step.engine, GpuEngine | GpuPriorEngine) and step.engine.gave_up()):
         return False
     log.warning("other work kept one launch from running as a whole: from now on it is several launches")

@@ -25,6 +25,7 @@ class _Step(Protocol):
     precision: str
     audit_every: int
     engine_asked: str | None
+    max_memory: int | None
     assigning: bool
 
 
@@ -42,6 +43,7 @@ def parts_of(step: _Step, last_kind: str) -> tuple[Any, ...]:
         ("max_uncertainty" if certain else "max_force_spread"): limit if math.isfinite(limit) else None,
         "uncertainty": certain,
         "engine": step.engine_asked,
+        "max_memory": step.max_memory,
     }
     inputs = buffers.inputs if last_kind == "device" else buffers.host_inputs
     return step.potential, step.batch, options, inputs["cell"].cpu().numpy().copy(), step.assigning

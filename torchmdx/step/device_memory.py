@@ -36,3 +36,23 @@ def memory_explained(batch: Batch, device: torch.device) -> Iterator[None]:
             f"allocated and {free / 2**30:.1f} of {total / 2**30:.1f} GiB free: {str(error).splitlines()[0]} "
             "Use float32 instead of float64, a smaller skin, fewer atoms or smaller batches, or free other tensors"
         ) from error
+
+
+def checked_memory(most: int | None, device: torch.device) -> int | None:
+    """The bytes that a step may take. Raises ValueError for a number that is not > 0, and without a GPU."""
+    if most is None:
+        return None
+    if isinstance(most, bool) or not most > 0 or most != most or int(most) < 1:
+        raise ValueError(f"max_memory must be >= 1 byte, got {most}")
+    if device.type != "cuda":
+        raise ValueError(f"max_memory is of a GPU, got a potential on the {device}")
+    return int(most)
+
+
+def require_memory(taken: int, most: int | None, batch: Batch) -> None:
+    """Raises OutOfDeviceMemory if a step takes more bytes than it may."""
+    if most is not None and taken > most:
+        raise OutOfDeviceMemory(
+            f"max_memory must be at least {taken / 1e9:.3g} GB for {batch.num_atoms:,} atoms in "
+            f"{batch.num_systems:,} systems, got {most / 1e9:.3g} GB"
+        )

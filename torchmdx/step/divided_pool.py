@@ -79,18 +79,21 @@ def pool_for(
     devices: Sequence[torch.device | str] | None,
     *,
     engine: str | None = None,
+    max_memory: int | None = None,
     **options: Any,
 ) -> Pool:
     """A pool of steps on the potential's device; on several devices if these are given. options: of either class.
 
     Args:
-        engine: As for CapturedStep.
+        engine, max_memory: As for CapturedStep.
 
     Raises:
-        ValueError: For an engine on several devices, where the plan decides.
+        ValueError: For an engine on several devices, where the plan decides, and for max_memory.
     """
     if devices is None:
-        return StepPool(potential, engine=engine, **options)
+        return StepPool(potential, engine=engine, max_memory=max_memory, **options)
     if engine is not None:
         raise ValueError(f"engine needs one device, got {engine!r} for {', '.join(map(str, devices))}")
+    if max_memory is not None:
+        raise ValueError(f"max_memory needs one device, got {max_memory} for {', '.join(map(str, devices))}")
     return DividedPool(potential, devices, **options)

@@ -15,6 +15,7 @@ from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.device_memory import checked_memory
 from torchmdx.step.kept_steps import chosen_limits, drop_for_one_more, drop_until_they_fit, require_limits
 from torchmdx.step.padding import padded, padded_size
 from torchmdx.step.results import OutOfDeviceMemory, StepResult
@@ -77,8 +78,8 @@ class StepPool:
     are if the GPU's memory runs out.
 
     Args:
-        mode, stress, precision, audit_every, engine, uncertainty: As for CapturedStep. Threads that share a pool take
-            turns. A copy or a pickle of a pool has its potential and settings, without steps.
+        mode, stress, precision, audit_every, engine, uncertainty, max_memory: As for CapturedStep. Threads that share a
+            pool take turns. A copy or a pickle of a pool has its potential and settings, without steps.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class StepPool:
         most_memory: int | None = None,
         engine: str | None = None,
         uncertainty: bool = False,
+        max_memory: int | None = None,
     ) -> None:
         require_engine(engine)
+        self.max_memory = checked_memory(max_memory, potential.device)
         require_limits(most_steps, most_memory)
         self.lock = ThreadLock()
         self.potential = frozen(potential)
@@ -207,6 +210,7 @@ class StepPool:
             audit_every=self.audit_every,
             engine=self.engine,
             uncertainty=self.uncertainty,
+            max_memory=self.max_memory,
         )
 
     @property

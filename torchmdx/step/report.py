@@ -21,8 +21,8 @@ class StepReport:
 
     Attributes:
         nodes: Kernels and copies in the graph.
-        memory_bytes: Buffers, graph and model, as torch counts them. replay_ms and eager_ms: time of an evaluation with
-            and without the graph.
+        memory_bytes: Buffers, graph and model, as torch counts them; bytes_per_atom: of these.
+        replay_ms, eager_ms: Time of an evaluation with and without the graph.
         error: Relative force error against the exact model in float64, in the last audit.
         compared, not_compared: What that audit compared with the exact model, and what it left out and why; None before
             an audit, and where there is nothing to say.
@@ -60,6 +60,7 @@ class StepReport:
     plan: str | None = None
     coulomb_cutoff: float | None = None
     ewald: str | None = None
+    bytes_per_atom: int | None = None
 
     @classmethod
     def of(
@@ -105,6 +106,7 @@ class StepReport:
             threads=threads,
             plan=planned_and_actual(engine),
             coulomb_cutoff=coulomb_cutoff_of(potential, periodic=bool(batch.pbc.any())),
+            bytes_per_atom=round(memory_bytes / batch.num_atoms) if memory_bytes and batch.num_atoms else None,
             ewald=ewald_of(engine) if bool(batch.pbc.any()) else None,
         )
 

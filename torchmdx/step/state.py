@@ -33,6 +33,7 @@ class StepState:
 
     Attributes:
         engine_asked: The name of the engine that was asked for; None: the fastest.
+        max_memory: Bytes that the step may take; None: what the device has.
         batch: The structure in the caller's order and frame.
         ordered: The same atoms in the order and frame of the buffers, which the engine sees.
         verdict: Of the last audit.
@@ -53,6 +54,7 @@ class StepState:
     inputs_kept: Tensor | None = None  # of the last layer, in the order of `ordered`, where they are evaluated
     engine_why: str
     engine_asked: str | None
+    max_memory: int | None
     policy: GraphPolicy
     precision: str
     verdict: Verdict

@@ -1,15 +1,20 @@
-"""Compiles kernels for a GPU that need not be there, and prints how much shared memory each takes.
+"""Compiles kernels for a GPU that need not be there, and prints what each takes: case, name, and at most so many bytes
+of shared memory, registers of a program, and bytes that a thread spills.
 
     python compile_kernels.py CAPABILITY CASE/OF ...          # cases of test_kernels_compile.EXPECTED
 
 Triton's launches are replaced: they compile for the capability (80, 90, ...) and run nothing.
 """
 
+import re
+import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -18,12 +23,16 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 sys.path.append(str(Path(__file__).resolve().parent))
 
+import compile_cases
 import conftest
 
 from torchmdx import Batch, System
 from torchmdx.engines.gpu import charge_buffers
+from torchmdx.engines.gpu.slab_windows import SlabShape
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
+from torchmdx.engines.plan import Workload
+from torchmdx.engines.plan.kernels import SLABS
 from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.neighbors.brute_force import brute_force
 
@@ -42,12 +51,26 @@ class Device:
 
 
 driver.set_active(Device())
-compiled, run = {}, JITFunction.run
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+compiled, seen, run = {}, set(), JITFunction.run
 
 
 def compile_only(self, *args, grid, warmup, **options):
     kernel = run(self, *args, grid=grid, warmup=True, **options)
-    compiled.setdefault(self.fn.__name__, []).append(kernel.metadata.shared)
+    if kernel.hash not in seen:
+        seen.add(kernel.hash)
+        compiled.setdefault(self.fn.__name__, []).append((kernel.metadata.shared, *registers(kernel)))
+
+
+def registers(kernel):
+    """(registers of all threads of a program, bytes of a thread that are spilled), as the cubin says."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", text))
+    return int(found["REG"]) * 32 * kernel.metadata.num_warps, int(found["STACK"]) + int(found["LOCAL"])
 
 
 JITFunction.run = compile_only
@@ -113,7 +136,7 @@ def search(split):
     system = System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8], cell=BOX, pbc=True, dtype=torch.float32)
     batch = Batch.from_systems([system])
     for skin in (0.0, 0.5):
-        OnePassCellList(batch, 3.0, skin, empty_edges(batch, 100))._search(batch.positions, batch.cell)
+        OnePassCellList(batch, 3.0, skin, empty_edges(batch, 100)).update(batch.positions, batch.cell)
 
 
 def training(_):
@@ -151,7 +174,7 @@ def chain(network, atoms):
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
     fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
-    size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000)[atoms]
+    size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000, slabs=20000)[atoms]
     tiles = fast.choose_tiles(size)
     if priors and atoms == "few":
         tiles = replace(tiles, row=None)
@@ -160,7 +183,11 @@ def chain(network, atoms):
     charge_buffers.FEWEST_TO_DIVIDE, charge_buffers.PART = (1, 1) if atoms == "many" else (1024, 128)
     if tiles.by_elements is not None:
         tiles = replace(tiles, by_elements=replace(tiles.by_elements, edges=0))
-    fast.allocate(2, 1, edges.capacity, tiles=tiles, elements=[6, 8])
+    plan = None
+    if atoms == "slabs":
+        work = Workload(atoms=2, capacity=edges.capacity, elements=2)
+        plan = replace(fast.planned(work, tiles), chain=SLABS)
+    fast.allocate(2, 1, edges.capacity, tiles=tiles, elements=[6, 8], plan=plan, slabs=SlabShape(2, 1, 1))
     pull = (lambda chain: chain.take_pull(chain.channels())) if priors else None
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
     if atoms == "domain":
@@ -175,10 +202,12 @@ def chain(network, atoms):
 BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
 for case in sys.argv[2:]:
     what, of = case.split("/")
-    compiled.clear()
-    if what in ("step", "priors", "search", "training"):
+    compiled.clear(), seen.clear()
+    if what in compile_cases.CASES:
+        compile_cases.CASES[what](of)
+    elif what in ("step", "priors", "search", "training"):
         dict(step=step, priors=priors, search=search, training=training)[what](of)
     else:
         chain(what, of)
     for name, shared in sorted(compiled.items()):
-        print(case, name, max(shared))
+        print(case, name, *map(max, zip(*shared, strict=True)))

@@ -3,11 +3,14 @@
 The interpreter runs what the compiler refuses: a name that changes its type, say. Nothing is launched here.
 """
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from torchmdx.engines.plan import MACHINES
 
 ROOT = Path(__file__).resolve().parents[3]
 HOPPER = 90
@@ -21,6 +24,26 @@ EXPECTED = {
     ("tensornet", "some"): {"embed", "layer", "layer_gradient"},
     ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "element_sums"},
     ("tensornet", "domain"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "forces"},
+    ("tensornet", "slabs"): {
+        *("place_edges", "surroundings", "standardised_norms", "gated", "read_norms", "read_features_gradient"),
+        *("surroundings_mix_gradient", "surroundings_gradient"),
+        "check_reach",
+        "messages",
+        "messages_gradient",
+        "element_sums_gradient",
+    },
+    ("pairs", "float32"): {
+        *("_all_pairs", "_clear_unused", "_messages_edges", "_messages_pairs", "_part_sums", "_products", "_reverse"),
+        *("_row_products", "_row_scale", "_scale_parts", "_step", "_sum_pairs", "_sum_rows", "_surroundings_atoms"),
+        *("_surroundings_directions", "_surroundings_filters", "_surroundings_rows", "_to_atoms", "_to_edges"),
+        *("_to_pairs", "messages_rows_kernel", "_both", "_scaled_rows", "_rows_gradients", "_rows_gradients_again"),
+    },
+    ("ensemble", "spread"): {"combine"},
+    ("dynamics", "steps"): {
+        *("advance", "advance_langevin", "begin", "commit_cell", "commit_spread", "compare", "complete", "decide"),
+        *("hand_over", "rank", "rescale", "rescale_cell", "scale"),
+    },
+    ("dynamics", "restraints"): {"evaluate_terms", "add_terms"},
     ("half", "many"): {"messages", "messages_gradient", "multiply_parts", "update_gradient"},
     ("half", "large"): {"messages", "messages_gradient", "mix_in_gradient", "multiply_sums", "element_sums_gradient"},
     ("half", "domain"): {"messages", "messages_gradient", "multiply_sums_back"},
@@ -29,12 +52,21 @@ EXPECTED = {
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
-    ("charged", "few"): {"embed", "layer", "layer_gradient", "first_maps", "charges_gradient", "last_map_gradient"},
+    ("charged", "few"): {
+        "embed",
+        "sum_pairs",
+        "layer",
+        "layer_gradient",
+        "first_maps",
+        "charges_gradient",
+        "last_map_gradient",
+    },
     ("charged", "priors"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate_alone"},
     ("headed", "few"): {"embed", "layer"},
     ("headed", "many"): {"read_energies"},
     ("step", "float32"): {"_prepare", "_finish"},
     ("priors", "damped"): {
+        "sum_pairs",
         *("every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"),
         *("lattices", "places", "waves", "structure_factors", "amplitudes", "fields", "collect"),
         *("weigh", "spread", "convolve", "gather"),
@@ -42,7 +74,7 @@ EXPECTED = {
     ("priors", "switched"): {"every_pair", "within_cutoff"},
     ("step", "float64"): {"_prepare", "_finish"},
     ("search", "1"): {"count_bins", "start_bins", "spread", "order_bins", "find_pairs", "start_rows", "write_edges"},
-    ("search", "3"): {"find_pairs", "write_edges"},
+    ("search", "3"): {"moved_too_far", "find_pairs", "write_edges"},
     ("search", "pairs"): {"brute_force"},
     ("training", "float32"): {
         "_multiply",
@@ -59,6 +91,7 @@ EXPECTED = {
         "_change",
     },
     ("tensornet2", "many"): {
+        *("charge_norms", "shares_gradient"),
         "multiply_rows",
         "multiply_rows_back",
         "sum_parts",
@@ -77,27 +110,37 @@ TOGETHER = [
     ("gated", "headed"),
     ("tensornet2", "charged"),
     ("step", "priors"),
-    ("search", "training"),
+    ("search", "training", "pairs"),
+    ("ensemble", "dynamics"),
 ]
 
 
-# Of other GPUs. Those of the least shared memory (86) and of other tensor cores (100) compile few and many atoms, a
-# part of the atoms, half precision in little memory, and TensorNet2. Sizes of launches are the same for all, and 80, 89
-# and 120 have the instructions of 86 and no less memory: of each, what differs most, and cases that no other has.
-EVERY = [
+# Of each family of kernels a case that other GPUs compile too: few and many atoms, parts of the atoms, slabs, half
+# precision in little memory, other heads, TensorNet2, and what is not of a network.
+FAMILIES = [
     ("tensornet", "few"),
+    ("tensornet", "some"),
     ("tensornet", "many"),
     ("tensornet", "domain"),
+    ("tensornet", "slabs"),
     ("half", "large"),
+    ("tf32", "many"),
+    ("gated", "many"),
     ("tensornet2", "many"),
+    ("charged", "few"),
+    ("step", "float32"),
+    ("priors", "damped"),
+    ("search", "1"),
+    ("search", "pairs"),
+    ("training", "float32"),
+    ("pairs", "float32"),
+    ("ensemble", "spread"),
+    ("dynamics", "steps"),
+    ("dynamics", "restraints"),
 ]
-OTHERS = {
-    80: [("tensornet", "few"), ("tf32", "many")],
-    86: [*EVERY, ("half", "many"), ("search", "1"), ("search", "pairs")],
-    89: [("gated", "many"), ("tensornet2", "few"), ("charged", "few")],
-    100: [*EVERY, ("search", "1"), ("step", "float32"), ("priors", "damped")],
-    120: [("half", "large"), ("search", "1"), ("step", "float32"), ("training", "float32"), ("priors", "damped")],
-}
+OTHERS = [capability for capability in MOST_SHARED if capability != HOPPER]
+# Of a multiprocessor, of every GPU above, in registers of 32 bits: a program cannot have more.
+MOST_REGISTERS = 65536
 
 
 @pytest.mark.nightly
@@ -111,14 +154,47 @@ def test_every_kernel_compiles(kinds):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("capability", OTHERS)
-def test_kernels_compile_for_other_gpus(capability):
-    shared = compiled(capability, OTHERS[capability])
-    for case, kernels in shared.items():
+def test_every_family_of_kernels_compiles_for_other_gpus(capability):
+    for case, kernels in compiled(capability, FAMILIES).items():
         assert EXPECTED[tuple(case.split("/"))] <= kernels.keys()
 
 
+def test_every_family_and_every_known_card_is_compiled_for():
+    assert {case for case, _ in FAMILIES} == {case for case, _ in EXPECTED} - {"headed"}  # as "many", with more layers
+    cards = [machine for machine in MACHINES.values() if machine.is_gpu]
+    assert {10 * machine.capability[0] + machine.capability[1] for machine in cards} == MOST_SHARED.keys()
+    for machine in cards:
+        capability = 10 * machine.capability[0] + machine.capability[1]
+        assert machine.shared_bytes == MOST_SHARED[capability] * 1024
+
+
+def test_every_kernel_that_is_launched_is_compiled():
+    """By name: a new kernel needs a case here."""
+    cases = set().union(*EXPECTED.values())
+    assert launched() - cases == set()
+
+
+def launched():
+    """Names of functions that Triton compiles and the package launches, NAME[grid](...)."""
+    sources = {path: path.read_text() for path in (ROOT / "torchmdx").rglob("*.py")}
+    trees = {path: ast.parse(source) for path, source in sources.items() if "triton" in source}
+    called = {
+        part.attr if isinstance(part := node.func.value, ast.Attribute) else getattr(part, "id", None)
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+    }
+    kernels = {
+        node.name
+        for tree in trees.values()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+    }
+    return kernels & called
+
+
 def compiled(capability, cases):
-    """{case: {kernel: bytes of shared memory}}, which a GPU of this capability has."""
+    """{case: {kernel: bytes of shared memory}}, which a GPU of this capability has, as it has the registers."""
     pytest.importorskip("triton")
     most, names = MOST_SHARED[capability] * 1024, ["/".join(case) for case in cases]
     done = subprocess.run(
@@ -131,9 +207,10 @@ def compiled(capability, cases):
     assert done.returncode == 0, done.stderr[-4000:]
     found = {name: {} for name in names}
     for line in done.stdout.splitlines():
-        case, kernel, shared = line.split()
+        case, kernel, shared, registers, _ = line.split()
         found[case][kernel] = int(shared)
         assert int(shared) <= most, line
+        assert int(registers) <= MOST_REGISTERS, line
     return found
 
 

@@ -42,10 +42,12 @@ def named(plan):
         (1999, "blocks by_elements", "blocks by_elements"),
         (2000, "blocks atom_tiles by_elements", "blocks by_elements"),
         (24_000, "blocks atom_tiles by_elements", "blocks by_elements"),
-        (10**6, "lean by_elements", "lean by_elements"),
+        (10**6, "slabs atom_tiles by_elements", "lean by_elements"),
     ],
 )
 def test_a_tensornet(card, atoms, wanted, elsewhere):
+    if atoms == 10**6 and card.startswith("RTX"):
+        elsewhere = "slabs by_elements"  # tensors that are computed again take 37 GB
     assert named(planned(TensorNetConfig(), atoms, card)) == (wanted if card in HOPPER else elsewhere)
 
 

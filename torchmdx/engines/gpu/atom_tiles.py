@@ -169,45 +169,70 @@ class TileChain(Chain):
     def forward(self, keep: bool) -> None:
         if not self.n:
             return
-        b, w, m, g = self.b, self.weights, self.matrices, self.b.gradient if keep else None
-        last = len(w.layers) - 1
+        b, own, last = self.b, self.sizes.with_forces, len(self.weights.layers) - 1
         self._surroundings()
         self._gate()
-        made = dict(sums=b.a, gate=b.gate, mixed=g.mixed if g else None, out=b.x[0], out_inverse=b.inverse[0])
-        self._launch("embedded", {**made, "result": b.y[0]}, m.mix, m.mix_in[0], hops=last + 1)
-        norms = g.norms if g else b.gate
+        self._launch_embedded(self.gradient.mixed if keep else None)
         for i in range(last + 1):
             # Without buffers of the backward pass, layers take turns in those of the first.
-            own = self.sizes.with_forces
-            now, after = (i, i + 1) if own else (i % 2, (i + 1) % 2)
-            self._messages_of(i, b.y[i if own else 0], keep)
-            taken = dict(sums=b.p, x=b.x[now], d=g.d[i] if g else None)
+            now, after, slot = (i, i + 1, i) if own else (i % 2, (i + 1) % 2, 0)
+            self._messages_of(i, b.y[slot], keep)
+            taken = dict(sums=b.p, x=b.x[now], d=self.gradient.d[i] if keep else None)
             if i < last:
                 made = dict(out=b.x[after], out_inverse=b.inverse_of(after), result=b.y[i + 1 if own else 0])
-                self._launch("next_layer", {**taken, **made}, m.mix_out[i], m.mix_in[i + 1], hops=last - i)
+                self._launch_next(i, {**taken, **made})
             else:
-                made = dict(scale=w.read_scale, offset=w.read_offset, norms=norms)
-                self._launch("last_layer", {**taken, **made}, m.mix_out[i], hops=0)
-        self._multiply(norms, self.split.read, w.read_bias, b.features, "bias", activation="none")
-        self._head(keep, slice(0, self.n))
+                self._launch_last(taken, keep)
 
     def backward(self, virial: bool) -> None:
         if not self.n:
             return
-        b, g, m = self.b, self.gradient, self.matrices
         last = len(self.weights.layers) - 1
-        self._multiply(g.features, self.split.read_back, self.weights.read_scale, g.norms, "scale")
+        self._launch_last_gradient()
         for i in reversed(range(last + 1)):
-            made = dict(gradient=g.x, d=g.d[i], y=b.y[i], m=g.m[i], result=b.p)
-            if i == last:
-                made |= dict(x=b.x[i], norms=g.norms)
-                self._launch("last_layer_gradient", made, second=m.mix_out_back[i], hops=0)
-            else:
-                made |= dict(sums=b.p, x=b.x[i + 1], inverse=b.inverse[i + 1])
-                hops = dict(hops=last - i, received=last - i - 1)
-                self._launch("next_layer_gradient", made, m.mix_in_back[i + 1], m.mix_out_back[i], **hops)
             self._messages_gradient_of(i, first=i == last)
-        made = dict(sums=b.p, gradient=g.x, mixed=g.mixed, gate=b.gate, result=b.p)
-        self._launch("embedded_gradient", made, m.mix_in_back[0], m.mix_back, hops=last + 1, received=last)
+            if i:
+                self._launch_next_gradient(i - 1)
+        self._launch_embedded_gradient()
         self._gate_gradient()
-        self._forces(b.p, virial)
+        self._forces(self.b.p, virial)
+
+    def _launch_embedded(self, mixed: Tensor | None) -> None:
+        """X̂ of the embedding and what the first layer sends; mixed: memory of mix(A), None if it is not kept."""
+        b, m, reach = self.b, self.matrices, len(self.weights.layers)
+        made = dict(sums=b.a, gate=b.gate, mixed=mixed, out=b.x[0], out_inverse=b.inverse[0], result=b.y[0])
+        self._launch("embedded", made, m.mix, m.mix_in[0], hops=reach)
+
+    def _launch_next(self, i: int, tensors: dict[str, Tensor | None]) -> None:
+        """X̂ behind layer i, and what the next one sends."""
+        m, updated = self.matrices, len(self.weights.layers) - 1 - i
+        self._launch("next_layer", tensors, m.mix_out[i], m.mix_in[i + 1], hops=updated)
+
+    def _launch_last(self, taken: dict[str, Tensor | None], keep: bool) -> None:
+        """Energies behind the last layer."""
+        w, norms = self.weights, self.norms(keep)
+        made = dict(scale=w.read_scale, offset=w.read_offset, norms=norms)
+        self._launch("last_layer", {**taken, **made}, self.matrices.mix_out[-1], hops=0)
+        self._multiply(norms, self.split.read, w.read_bias, self.b.features, "bias", activation="none")
+        self._head(keep, slice(0, self.n))
+
+    def _launch_last_gradient(self) -> None:
+        """From the gradient in the features to those in the messages of the last layer and in its Y."""
+        b, g, last = self.b, self.gradient, len(self.weights.layers) - 1
+        self._multiply(g.features, self.split.read_back, self.weights.read_scale, g.norms, "scale")
+        made = dict(gradient=g.x, d=g.d[last], y=b.y[last], m=g.m[last], result=b.p, x=b.x[last], norms=g.norms)
+        self._launch("last_layer_gradient", made, second=self.matrices.mix_out_back[last], hops=0)
+
+    def _launch_next_gradient(self, i: int) -> None:
+        """The same for layer i, from the gradient in Y of the layer behind it."""
+        b, g, m, updated = self.b, self.gradient, self.matrices, len(self.weights.layers) - 1 - i
+        made = dict(gradient=g.x, d=g.d[i], y=b.y[i], m=g.m[i], result=b.p)
+        made |= dict(sums=b.p, x=b.x[i + 1], inverse=b.inverse[i + 1])
+        hops = dict(hops=updated, received=updated - 1)
+        self._launch("next_layer_gradient", made, m.mix_in_back[i + 1], m.mix_out_back[i], **hops)
+
+    def _launch_embedded_gradient(self) -> None:
+        """The gradient in the sums of the embedding, without the part through the gate."""
+        b, g, m, reach = self.b, self.gradient, self.matrices, len(self.weights.layers)
+        made = dict(sums=b.p, gradient=g.x, mixed=g.mixed, gate=b.gate, result=b.p)
+        self._launch("embedded_gradient", made, m.mix_in_back[0], m.mix_back, hops=reach, received=reach - 1)

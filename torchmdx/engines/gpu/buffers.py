@@ -7,13 +7,13 @@ Buffers are float32 unless the comment says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from torchmdx.engines.plan.kernels import LEAN, ROWS
+from torchmdx.engines.plan.kernels import BLOCKS, LEAN, ROWS, SLABS
 from torchmdx.engines.plan.launch_sizes import Tiles
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ class BufferSizes:
         return self.chain == LEAN
 
     @property
+    def in_slabs(self) -> bool:
+        """Whether tensors of atoms are in windows (slab_windows.py)."""
+        return self.chain == SLABS
+
+    @property
     def in_place(self) -> bool:
         """Whether products of nine components may write to the tensors that they read."""
         return self.tiles.product.options(self.channels, self.channels)["COLUMNS"] == self.channels
@@ -106,6 +111,8 @@ class GradientScratch:
     @classmethod
     def allocate(cls, sizes: BufferSizes) -> GradientScratch:
         n, c, new, piece = sizes.num_atoms, sizes.channels, sizes.new, sizes.piece
+        if sizes.in_slabs:
+            return cls._of_edges(sizes)
         own = 0 if sizes.lean else n
         slices = 1 if sizes.one_program_per_atom else c // min(sizes.tiles.messages_gradient.slice, c)
         return cls(
@@ -121,6 +128,14 @@ class GradientScratch:
             pull=new(slices, sizes.slots),
             virials=new(n, 9),
         )
+
+    @classmethod
+    def _of_edges(cls, sizes: BufferSizes) -> GradientScratch:
+        """What all atoms have where tensors are in windows."""
+        none = cls.allocate(replace(sizes, num_atoms=0, capacity=0, chain=BLOCKS))
+        slots, slices = sizes.slots, len(none.pull)
+        virials = sizes.new(sizes.num_atoms, 9)
+        return replace(none, half=sizes.new(slots, 3), pull=sizes.new(slices, slots), virials=virials)
 
 
 @dataclass(eq=False)
@@ -151,6 +166,8 @@ class Scratch:
 
     @classmethod
     def allocate(cls, sizes: BufferSizes) -> Scratch:
+        if sizes.in_slabs:
+            return cls._of_edges(sizes)
         n, c, new, piece = sizes.num_atoms, sizes.channels, sizes.new, sizes.piece
         row, kept = sizes.tiles.row, 0 if sizes.lean else sizes.kept_layers
         return cls(
@@ -170,6 +187,16 @@ class Scratch:
             sums=new(n, 9, sizes.sums) if sizes.sums > sizes.room_for_sums else None,
             work=new(n, row.work(c)) if row is not None and sizes.one_program_per_atom else None,
             gradient=GradientScratch.allocate(sizes) if sizes.with_forces else None,
+        )
+
+    @classmethod
+    def _of_edges(cls, sizes: BufferSizes) -> Scratch:
+        """What all atoms have where tensors are in windows."""
+        none = cls.allocate(replace(sizes, num_atoms=0, chain=BLOCKS, with_forces=False))
+        return replace(
+            none,
+            rare=sizes.new(sizes.num_atoms if sizes.sums else 0, dtype=torch.int32),
+            gradient=GradientScratch.allocate(sizes),
         )
 
     def inverse_of(self, i: int) -> Tensor:
@@ -193,6 +220,14 @@ class Scratch:
         _share(self, other)
 
 
+class Windows(Protocol):
+    """Memory of slabs of atoms (slab_windows.py). far [1] int32: whether neighbours were too many slabs apart."""
+
+    far: Tensor
+
+    def tensors(self) -> Iterator[Tensor]: ...
+
+
 @dataclass(eq=False)
 class Buffers:
     """The results of an evaluation, and its scratch memory."""
@@ -206,6 +241,7 @@ class Buffers:
     scratch: Scratch
     present: PresentElements | None = None  # of element_sums.py
     features: Tensor | None = None  # [N,C] of atoms, before the activation of a readout; where they are results
+    windows: Windows | None = None  # of a chain of slabs, set by who allocates
 
     @classmethod
     def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None, *, features: bool = False) -> Buffers:
@@ -227,7 +263,8 @@ class Buffers:
         """Device memory of all buffers."""
         features = () if self.features is None else (self.features,)
         results = (self.energies, self.energy, self.forces, self.virial, self.stress, *features)
-        return sum(t.numel() * t.element_size() for t in (*results, *self.scratch.tensors()))
+        tensors = [*results, *self.scratch.tensors(), *(self.windows.tensors() if self.windows else ())]
+        return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -20,8 +20,8 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.chain_walks import SUM_BLOCK
 from torchmdx.engines.gpu.charged_edges import EdgeNetworkChain
-from torchmdx.engines.gpu.many_atoms import SUM_BLOCK
 from torchmdx.engines.gpu.triton import charge_equilibration, edge_mlp, interaction
 from torchmdx.engines.plan.launch_sizes import SOME_ATOMS
 from torchmdx.models.charge_equilibration import LEAST_SHARE

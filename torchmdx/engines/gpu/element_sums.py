@@ -10,10 +10,10 @@ from torch import Tensor
 from torchmdx.engines.gpu.triton import element_sums
 
 if TYPE_CHECKING:
-    from torchmdx.engines.gpu.many_atoms import Chain
+    from torchmdx.engines.gpu.chain_walks import ChainWalks
 
 
-def sum_by_elements(chain: Chain) -> Tensor | None:
+def sum_by_elements(chain: ChainWalks) -> Tensor | None:
     """A of all rows but the rare. Returns the marks of the latter; None if all rows need the general kernel."""
     present, sizes = chain.buffers.present, chain.tiles.by_elements
     if present is None or sizes is None:
@@ -24,7 +24,7 @@ def sum_by_elements(chain: Chain) -> Tensor | None:
     walk = sizes.walk(present.count)
     groups = triton.cdiv(present.count, walk["GROUP"])
     element_sums.element_sums[(triton.cdiv(n, walk["ROWS"]) * groups,)](
-        chain.numbers, present.slots, sums, b.rare, functions.table, e.row_ptr, e.source, b.knot, b.place, atoms,
+        chain.all_numbers, present.slots, sums, b.rare, functions.table, e.row_ptr, e.source, b.knot, b.place, atoms,
         functions.last_knot, DEGREE=w.degree, **counts, **walk,
     )  # fmt: skip
     block = sizes.product.options(functions.count, chain.c)
@@ -36,7 +36,7 @@ def sum_by_elements(chain: Chain) -> Tensor | None:
     return b.rare
 
 
-def gradient_by_elements(chain: Chain, gradient: Tensor) -> Tensor | None:
+def gradient_by_elements(chain: ChainWalks, gradient: Tensor) -> Tensor | None:
     """h_e of the edges of all rows but the rare, from the gradient in A. Returns as `sum_by_elements`."""
     present, sizes = chain.buffers.present, chain.tiles.by_elements
     if present is None or sizes is None:
@@ -51,7 +51,7 @@ def gradient_by_elements(chain: Chain, gradient: Tensor) -> Tensor | None:
     )
     walk = sizes.walk_back()
     element_sums.element_sums_gradient[(triton.cdiv(n, walk["ROWS"]),)](
-        chain.numbers, present.slots, sums, b.rare, functions.table, e.row_ptr, e.source, b.knot, b.place, b.stretch,
-        g.pull, g.half, atoms, e.capacity, DEGREE=w.degree, SLICES=len(g.pull), **counts, **walk,
+        chain.all_numbers, present.slots, sums, b.rare, functions.table, e.row_ptr, e.source, b.knot, b.place,
+        b.stretch, g.pull, g.half, atoms, e.capacity, DEGREE=w.degree, SLICES=len(g.pull), **counts, **walk,
     )  # fmt: skip
     return b.rare

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from torchmdx.engines.engine import Outputs
+from torchmdx.engines.engine import Engine, Outputs
 from torchmdx.engines.filter_table import table_of
+from torchmdx.engines.gpu.slab_layout import SlabLayout
+from torchmdx.engines.gpu.slab_windows import SlabShape
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import Plan, Workload
+from torchmdx.engines.plan.kernels import SLABS
 from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
@@ -87,11 +91,12 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
     """
     elements = batch.atomic_numbers.unique().tolist()
     work = workload_of(batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.keeps_features)
-    plan = model.planned(work)
+    plan = model.planned(replace(work, memory=model.memory, ordered=model.layout.rows is not None))
     model.outcomes = []
     if isinstance(model, FastTensorNet2) and plan.edge_maps:
         _take(model, model.use_edge_maps, "the network of edges is evaluated by Triton's kernels")
-    model.allocate(batch.num_atoms, batch.num_systems, capacity, elements=elements, plan=plan)
+    slabs = SlabShape.of_layout(batch.num_atoms, model.layout)
+    model.allocate(batch.num_atoms, batch.num_systems, capacity, elements=elements, plan=plan, slabs=slabs)
     if plan.atom_tiles:
         _take(model, model.use_tiles, "products with weights are launched one by one")
     if plan.one_launch:
@@ -130,6 +135,32 @@ def gave_up(engine: GpuEngine | GpuPriorEngine) -> bool:
     if single is None or not single.gave_up():
         return False
     engine.alone = False
+    return True
+
+
+def slab_layout(engine: Engine | None) -> SlabLayout | None:
+    """How an engine's atoms are divided into slabs, which their order has to follow; None if they are not."""
+    model = getattr(engine, "model", None)
+    if engine is None or not isinstance(model, FastTensorNet) or engine.plan is None or engine.plan.kernels is None:
+        return None
+    if engine.plan.kernels.chain != SLABS:
+        return None
+    if model.layout.rows is None:
+        model.layout.reach = engine.plan.kernels.reach
+    return model.layout
+
+
+def left_slabs(engine: Engine) -> bool:
+    """Whether neighbours were too many slabs apart, so that results are NaN; reads the device.
+
+    Then the next order of the atoms divides them anew.
+    """
+    if (layout := slab_layout(engine)) is None:
+        return False
+    windows = engine.model.buffers.windows  # type: ignore[attr-defined]
+    if windows is None or not int(windows.far):
+        return False
+    layout.forget()
     return True
 
 

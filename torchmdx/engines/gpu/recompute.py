@@ -18,7 +18,7 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.gpu.many_atoms import Chain
-from torchmdx.engines.gpu.triton import embedding, interaction, messages, readout
+from torchmdx.engines.gpu.triton import embedding, interaction, readout
 
 
 class LeanChain(Chain):
@@ -55,11 +55,11 @@ class LeanChain(Chain):
         self._gated(d[0], x)
         for i in range(last + 1):
             y, p = self.sent[-1], d[i] if self.sizes.in_place else b.p
-            self._to_neighbours(i, x, y)
-            self._messages(i, y, p, keep)
+            self._send(i, x, y)
+            self._walk_messages(i, y, self.sent[i], p, keep)
             self._multiply_parts(p, self.split.mix_out[i], d[i], hops=last - i)
             if i < last:
-                self._update(i, x)
+                self._updated(i, x)
         for rows in self._pieces():
             self._read_rows(rows, keep)
 
@@ -81,24 +81,11 @@ class LeanChain(Chain):
             **self.elements,
         )  # fmt: skip
 
-    def _to_neighbours(self, i: int, x: Tensor, y: Tensor) -> None:
-        hops = len(self.weights.layers) - i
-        self._multiply_parts(x, self.split.mix_in[i], y, hops=hops, scale=1 / self.split.units[i])
-
-    def _update(self, i: int, x: Tensor) -> None:
+    def _updated(self, i: int, x: Tensor) -> None:
         """X̂ behind layer i from X̂ before it, in place."""
         interaction.update[self.each_atom](
             self.gradient.d[i], x, self.charge, self.system, x, None, self.atoms(len(self.weights.layers) - 1 - i),
             LAST=False, **self.elements,
-        )  # fmt: skip
-
-    def _messages(self, i: int, y: Tensor, p: Tensor, keep: bool) -> None:
-        b, w, e, t = self.b, self.weights.layers[i], self.edges, self.tiles
-        walk, table = t.messages.options(self.c), self.tables[i + 1]
-        messages.messages[(triton.cdiv(self.n, t.messages.rows) * (self.c // walk["SLICE"]),)](
-            y, self.sent[i], p, self.charge, self.system, table, w.own, e.row_ptr, self.senders, b.knot, b.place,
-            self._units(i), self.atoms(len(self.weights.layers) - 1 - i), self.split.units[i], CHANNELS=self.c,
-            DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, KEEP=keep, **self.reflections, **walk,
         )  # fmt: skip
 
     def _read_rows(self, rows: slice, keep: bool) -> None:
@@ -140,7 +127,7 @@ class LeanChain(Chain):
         self._forces(gradient, virial)
 
     def _layer_gradient(self, i: int, first: bool) -> None:
-        b, g, w, e, t, d = self.b, self.gradient, self.weights.layers[i], self.edges, self.tiles, self.gradient.d
+        b, d = self.b, self.gradient.d
         updated = len(self.weights.layers) - 1 - i  # hops
         received, sent = self.atoms(updated), self.atoms(updated + 1)
         y = self.sent[-1] if first else self._y(i)
@@ -149,12 +136,7 @@ class LeanChain(Chain):
         interaction.update_gradient[self.each_atom](
             gy, y, gm, self.charge, self.system, units, received, unit, **self.reflections, **self.elements
         )
-        walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
-        messages.messages_gradient[(triton.cdiv(self.n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, gy, table, w.own, e.row_ptr, self.senders, b.knot, b.place, g.pull, units, sent, received,
-            e.capacity, unit, CHANNELS=self.c, DEGREE=self.weights.degree, FIRST=first, SLICES_FIRST=t.slices_first,
-            **walk,
-        )  # fmt: skip
+        self._walk_messages_gradient(i, y, gm, gy, first)
         self._multiply_parts(gy, self.split.mix_in_back[i], d[i], hops=updated + 1)
         mixed = self._mixed(i)
         before = mixed if i == 0 else self._tensors_before(i, mixed)
@@ -163,7 +145,7 @@ class LeanChain(Chain):
             EMBEDDING=i == 0, **self.activation, **self.elements,
         )  # fmt: skip
         if i:
-            self._to_neighbours(i - 1, before, self._y(i - 1))
+            self._send(i - 1, before, self._y(i - 1))
 
     def _y(self, i: int) -> Tensor:
         """The buffer of Y of a layer but the last: the gradients of the layer behind it have been used."""
@@ -188,5 +170,5 @@ class LeanChain(Chain):
         x = self._room(i)
         self._gated(mixed, x)
         for j in range(i - 1):
-            self._update(j, x)
+            self._updated(j, x)
         return x

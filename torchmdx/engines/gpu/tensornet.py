@@ -28,16 +28,19 @@ For few atoms (`Tiles.row`), one program per atom does most of this::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
 from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
+from torchmdx.engines.gpu.slab_layout import SlabLayout
+from torchmdx.engines.gpu.slab_windows import SlabShape, SlabWindows
 from torchmdx.engines.plan import KernelPlan, Machine, Network, Workload, plan_kernels
 from torchmdx.engines.plan.decide import why_not_fused
 from torchmdx.engines.plan.kernels import LEAN, ROWS
@@ -52,7 +55,6 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.element_functions import ElementFunctions, PresentElements
     from torchmdx.engines.gpu.many_atoms import Chain
     from torchmdx.engines.gpu.one_launch import OneLaunch
-
 
 # Rounding of matrix products: three TF32 products make one of float32.
 PRECISIONS = {"float32": "tf32x3", "half": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
@@ -110,6 +112,7 @@ class FastTensorNet:
         self.one_launch: OneLaunch | None = None
         self.tile_kernels: TileKernels | None = None
         self.outcomes: list[str] = []  # what of the plan could not be had, and why
+        self.layout, self.memory = SlabLayout(), 0  # of slabs; bytes that an evaluation may take, 0: of the device
 
     @staticmethod
     def tabulated(network: nn.Module) -> nn.Module:
@@ -149,17 +152,19 @@ class FastTensorNet:
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
         plan: KernelPlan | None = None,
+        slabs: SlabShape | None = None,
     ) -> Buffers:
         """Allocates buffers for N atoms, S systems and E edge slots. forces=False: none for the backward pass.
 
         Args:
             plan: What is launched; None: what `planned` decides, with these launch sizes if `tiles` are given.
+            slabs: Of a plan with slabs; None: all atoms in one.
             elements: Atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
                 neighbours are faster where these are few, and where neighbours have no others.
         """
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False,
-            last_inputs=self.keeps_features,
+            last_inputs=self.keeps_features, ordered=slabs is not None,
         )  # fmt: skip
         plan = plan or self.planned(work, tiles)
         self.plan, self.capacity = plan, capacity
@@ -184,6 +189,8 @@ class FastTensorNet:
         sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
         self.one_launch = None
         self.buffers = Buffers.allocate(sizes, present, features=self.keeps_features)
+        if sizes.in_slabs:
+            self.buffers.windows = SlabWindows.allocate(sizes, slabs or SlabShape(num_atoms, max(num_atoms, 1), 1))
         self.no_charge = sizes.new(max(num_systems, 1))
         return self.buffers
 
@@ -279,12 +286,15 @@ class FastTensorNet:
         kind = self.network_type.__name__
         return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.between, tiles=tiles)
 
-    def chain_type(self, buffers: Buffers) -> type:
+    def chain_type(self, buffers: Buffers) -> Callable[..., Any]:
         """The class of the launches: one program per atom, or blocks of atoms."""
         from torchmdx.engines.gpu.atom_tiles import TileChain
         from torchmdx.engines.gpu.few_atoms import RowChain
         from torchmdx.engines.gpu.many_atoms import Chain
         from torchmdx.engines.gpu.recompute import LeanChain
+        from torchmdx.engines.gpu.slabs import SlabRows, SlabSweep, SlabTiles
 
+        if buffers.sizes.in_slabs:
+            return functools.partial(SlabSweep, SlabTiles if self.tile_kernels else SlabRows)
         blocks = TileChain if self.tile_kernels else Chain
         return {ROWS: RowChain, LEAN: LeanChain}.get(buffers.sizes.chain, blocks)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_launch import ChargedLaunch
     from torchmdx.engines.gpu.charged_weights import RowWeights
     from torchmdx.engines.gpu.edge_maps import EdgeMaps
+    from torchmdx.engines.gpu.slab_windows import SlabShape
     from torchmdx.engines.gpu.triton.coulomb import DirectCoulomb
 
 
@@ -118,8 +119,9 @@ class FastTensorNet2(FastTensorNet):
         tiles: Tiles | None = None,
         elements: Sequence[int] = (),
         plan: KernelPlan | None = None,
+        slabs: SlabShape | None = None,
     ) -> Buffers:
-        """elements: not used. Sums by elements cancel, and tensor cores round them too coarsely for charges."""
+        """elements, slabs: not used. Sums by elements cancel, and tensor cores round them too coarsely for charges."""
         buffers = super().allocate(num_atoms, num_systems, capacity, forces=forces, tiles=tiles, plan=plan)
         self.clusters = self.charged_launch = None
         if buffers.sizes.one_program_per_atom:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.engines.plan import few_atoms, serves
+from torchmdx.engines.plan import few_atoms, memory, serves
 from torchmdx.engines.plan.clusters import AtomClusters
+from torchmdx.engines.plan.launch_sizes import PIECE as PIECE_OF_ATOMS
 from torchmdx.engines.plan.launch_sizes import TILE_ATOMS, Tiles, launch_sizes
 from torchmdx.engines.plan.machine import Machine
 from torchmdx.engines.plan.padding import padded_charges, power_of_two
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
 
-# Chains of launches: one program per atom, blocks of atoms, and blocks of atoms in little memory.
-ROWS, BLOCKS, LEAN = "rows", "blocks", "lean"
+# Chains of launches: one program per atom, blocks of atoms, these in little memory, and slabs of atoms in turn.
+ROWS, BLOCKS, LEAN, SLABS = "rows", "blocks", "lean", "slabs"
 # In which numbers atoms send each other tensors.
 SENT = {"half": "float16", "bfloat16": "bfloat16"}
 # Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100, AceFF-2.0 with 120 atoms takes
@@ -34,7 +36,7 @@ class KernelPlan:
     """What the classes of engines/gpu launch. At run time a compiler or driver may refuse kernels of CUDA C++.
 
     Attributes:
-        chain: ROWS, BLOCKS or LEAN.
+        chain: ROWS, BLOCKS, LEAN or SLABS.
         tiles: Launch sizes.
         precision: Of products with weights.
         sent: Numbers in which atoms send each other tensors.
@@ -43,6 +45,7 @@ class KernelPlan:
             divides atoms.
         keeps_slopes: z₂, or the slopes of its activation, is kept for the backward pass; else it is evaluated again,
             `piece` rows at a time.
+        reach: Slabs that are together as thick as the cutoff, of SLABS.
     """
 
     chain: str
@@ -56,6 +59,7 @@ class KernelPlan:
     edge_maps: bool = False
     keeps_slopes: bool = False
     piece: int = 0
+    reach: int = 0
     stages: tuple[Stage, ...] = ()
 
 
@@ -91,8 +95,13 @@ def plan_kernels(
 def _plain(
     config: TensorNetConfig, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
 ) -> KernelPlan:
-    chain, stage = _chain(config, work, tiles, KEEPS_NONE if work.last_inputs else None)
-    sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
+    sent = SENT.get(precision, "float32")
+    chain, stage = _chain(
+        config, work, tiles, KEEPS_NONE if work.last_inputs else None, machine=machine, precision=precision
+    )
+    sent = sent if chain != ROWS else "float32"
+    if chain == LEAN and not tiles.lean:
+        tiles = replace(tiles, lean=True, piece=0 if work.domain else PIECE_OF_ATOMS)
     if sent == "float16":  # an atom's unit is found by the one program that has all channels
         tiles = tiles.of_half(serves.MOST_CHANNELS)
     single, single_stage = few_atoms.one_launch(config, work, machine, priors)
@@ -109,6 +118,7 @@ def _plain(
         by_elements=summed,
         one_launch=single,
         atom_tiles=tiled,
+        reach=_reach(config, work, machine, precision) if chain == SLABS else 0,
         stages=tuple(stages),
     )
 
@@ -129,6 +139,8 @@ def _charged(
     sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
     edges = _edge_stage(config, work, precision, machine, maps)
     stages = [stage, *launches] if single else [stage, *launches, *within, edges, *_kept(work, keeps, maps)]
+    if work.memory:
+        stages.append(Stage("memory", "all tensors are kept", memory.CHARGES_OF_ALL, "slabs of atoms"))
     if chain != ROWS:
         stages.append(Stage("branches", "two streams", "opposite edges and readout need nothing else", "one stream"))
     return KernelPlan(
@@ -145,18 +157,68 @@ def _charged(
     )
 
 
-def _chain(config: TensorNetConfig, work: Workload, tiles: Tiles, reason: str | None = None) -> tuple[str, Stage]:
-    """The chain of launches. reason: why one program per atom was ruled out before."""
-    rows, blocks, lean = "one program per atom", "blocks of atoms", "blocks of atoms, tensors computed again"
+def _chain(
+    config: TensorNetConfig,
+    work: Workload,
+    tiles: Tiles,
+    reason: str | None = None,
+    *,
+    machine: Machine | None = None,
+    precision: str = "float32",
+) -> tuple[str, Stage]:
+    """The chain of launches.
+
+    Args:
+        reason: Why one program per atom was ruled out before.
+        machine: Whose memory decides; None: it does not.
+    """
+    rows, blocks = "one program per atom", "blocks of atoms"
     if tiles.row is not None:
         reason = serves.row_head(config) if config.num_layers else "one program per atom needs a layer, got 0"
         if reason is None:
             return ROWS, Stage("launches", rows, f"{work.atoms:,} atoms are few", blocks)
-    if tiles.lean and work.forces and config.num_layers:
-        many = f"all tensors of {work.atoms:,} atoms would take more than an eighth of the memory"
-        return LEAN, Stage("launches", lean, many, blocks)
+    if machine is not None and work.forces and config.num_layers:
+        found = _by_memory(config, work, tiles, machine, precision)
+        if found is not None:
+            return found
     why = reason or f"{work.atoms:,} atoms fill tensor cores"
     return BLOCKS, Stage("launches", blocks, why, rows)
+
+
+def _reach(config: TensorNetConfig, work: Workload, machine: Machine, precision: str) -> int:
+    most = work.memory or memory.MOST_SHARE * (machine.memory or inf)
+    return memory.reach_for(config, work, 2 if precision in SENT else 4, most)
+
+
+def _by_memory(
+    config: TensorNetConfig, work: Workload, tiles: Tiles, machine: Machine, precision: str
+) -> tuple[str, Stage] | None:
+    """A chain that takes less memory than all tensors, if that counts."""
+    sent = 2 if precision in SENT else 4
+    blocks, lean = "blocks of atoms", "blocks of atoms, tensors computed again"
+    slabs = "slabs of atoms, one behind the other"
+    kept, again = memory.kept_bytes(config, work, sent), memory.lean_bytes(config, work, sent)
+    most, limit = (
+        work.memory or memory.MOST_SHARE * (machine.memory or inf),
+        f"the {work.memory / 1e9:.3g} GB that it may take",
+    )
+    limit = limit if work.memory else f"{memory.MOST_SHARE:.0%} of the memory"
+    possible = memory.why_not_slabs(config, work) is None
+    tiled = machine.is_hopper and serves.atom_tiles(config, precision) is None
+    each = memory.slab_bytes(config, work, sent, memory.reach_for(config, work, sent, most))
+    if possible and work.atoms * again > most:
+        why = f"{again / 1e3:.0f} kB for each of {work.atoms:,} atoms are more than {limit}; about {each / 1e3:.1f} kB"
+        return SLABS, Stage("launches", slabs, why, lean)
+    if possible and tiles.lean and tiled and work.atoms >= memory.SLAB_ATOMS:
+        why = f"they take about {each / 1e3:.1f} kB for each of {work.atoms:,} atoms, and less time"
+        return SLABS, Stage("launches", slabs, why, lean)
+    if work.memory and work.atoms * kept > work.memory:
+        why = f"all tensors of {work.atoms:,} atoms, {kept / 1e3:.0f} kB each, would take more than {limit}"
+        return LEAN, Stage("launches", lean, why, blocks)
+    if tiles.lean:
+        many = f"all tensors of {work.atoms:,} atoms would take more than an eighth of the memory"
+        return LEAN, Stage("launches", lean, many, blocks)
+    return None
 
 
 def _atom_tiles(
@@ -169,7 +231,7 @@ def _atom_tiles(
 
     if work.atoms < TILE_ATOMS:
         return no(f"tiles of atoms are faster from {TILE_ATOMS:,} atoms on, got {work.atoms:,}")
-    if chain != BLOCKS:
+    if chain not in (BLOCKS, SLABS):
         return no("tiles of atoms need memory for all tensors")
     if not machine.is_hopper:
         return no(f"tiles of atoms need a GPU of the architecture sm_90a, got {machine.name}")

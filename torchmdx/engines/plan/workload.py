@@ -17,6 +17,8 @@ class Workload:
         alone: No other engine runs on the device at the same time.
         last_inputs: The inputs of the last layer are results too, for the uncertainty of the energy.
         search_cutoff: Of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
+        memory: Bytes that an evaluation may take; 0: what the device has.
+        ordered: Atoms are in the order of slabs, or can still be brought into it.
     """
 
     atoms: int
@@ -29,6 +31,8 @@ class Workload:
     domain: bool = False
     search_cutoff: float = 0.0
     last_inputs: bool = False
+    memory: int = 0
+    ordered: bool = True
 
     @classmethod
     def usual(cls, atoms: int, search_cutoff: float = 0.0) -> Workload:
@@ -39,6 +43,11 @@ class Workload:
     @property
     def slots(self) -> int:
         return max(self.capacity, 1)
+
+    @property
+    def edges_of_atom(self) -> float:
+        """Slots for edges of an atom; those usual in water where no list is known."""
+        return self.capacity / self.atoms if self.capacity and self.atoms else USUAL_NEIGHBOURS
 
     @property
     def rows(self) -> int:

@@ -23,6 +23,7 @@ from torchmdx.engines.gpu.triton.nine import between, load9, store9
 @triton.jit(do_not_specialize=["num_atoms"])
 def surroundings(
     NUMBERS,
+    ALL_NUMBERS,
     TARGETS,
     SOURCES,
     A,
@@ -42,7 +43,8 @@ def surroundings(
 ):
     """A [N,9,C]. A program takes ROWS adjacent atoms and SLICE channels, DEPTH edges of each row at a time.
 
-    RARE: None, or only the rows that element_sums.py marks.
+    NUMBERS are those of the rows, ALL_NUMBERS those of the atoms that SOURCE counts. RARE: None, or only the rows that
+    element_sums.py marks.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -64,7 +66,7 @@ def surroundings(
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         x, y, z = direction(e, mask, PLACE)
         x, y, z = x[:, :, None], y[:, :, None], z[:, :, None]
-        element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
+        element_of_j = tl.load(ALL_NUMBERS + j, mask=mask, other=0)
         pair = pair_embedding(target[:, None, :], element_of_j, inside, SOURCES, c, CHANNELS)
         a0 += tl.sum(filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair, 1)
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
@@ -86,6 +88,7 @@ def surroundings(
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def surroundings_gradient(
     NUMBERS,
+    ALL_NUMBERS,
     TARGETS,
     SOURCES,
     GA,
@@ -129,7 +132,7 @@ def surroundings_gradient(
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         dx, dy, dz = direction(e, mask, PLACE)
         pull = sum_of_slices(PULL, e, mask, capacity, SLICES)
-        element_of_j = tl.load(NUMBERS + j, mask=mask, other=0)
+        element_of_j = tl.load(ALL_NUMBERS + j, mask=mask, other=0)
         pair = pair_embedding(target, element_of_j, inside, SOURCES, c, CHANNELS)
         store_edge_gradient(
             e, mask, inside, entry, t, pair, pull, dx, dy, dz, between(g), STRETCH, HALF, CHANNELS, DEGREE

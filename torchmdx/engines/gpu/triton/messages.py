@@ -37,9 +37,10 @@ from torchmdx.engines.gpu.triton.nine import (
 )
 
 
-@triton.jit(do_not_specialize=["num_atoms", "unit"])
+@triton.jit(do_not_specialize=["num_atoms", "unit", "first", "window"])
 def messages(
     Y,
+    ALL_Y,
     M,
     P,
     CHARGE,
@@ -53,18 +54,25 @@ def messages(
     UNITS,
     num_atoms,
     unit,
+    first,
+    window,
     CHANNELS: tl.constexpr,
     DEGREE: tl.constexpr,
     SLICE: tl.constexpr,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     SLICES_FIRST: tl.constexpr,
+    WINDOWED: tl.constexpr,
     REFLECTIONS: tl.constexpr,
     KEEP: tl.constexpr,
 ):
     """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i.
 
     In half precision, Y is stored in the unit `unit`, and M in a unit for each atom, which goes into UNITS [N].
+
+    Args:
+        ALL_Y: Y of the atoms that SOURCE counts: the same tensor, or if WINDOWED a window (slabs.py) with room for so
+            many atoms, of which `first` is the first one of a round before all sources.
     """
     if num_atoms.dtype.is_ptr():
         tl.static_assert(SLICES_FIRST)
@@ -80,7 +88,9 @@ def messages(
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
-        y = Y + j[:, :, None] * (9 * CHANNELS) + c
+        if WINDOWED:
+            j = _in_window(j, first, window)
+        y = ALL_Y + j[:, :, None] * (9 * CHANNELS) + c
         f = filter_part(entry, 0, t, inside, CHANNELS, DEGREE)
         m0 = add_scalar(m0, f, y, inside)
         f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE)
@@ -106,6 +116,13 @@ def messages(
         REFLECTIONS,
         KEEP,
     )
+
+
+@triton.jit
+def _in_window(j, first, window):
+    """Places of atoms in a window, in which they take turns; they are in this round or the next."""
+    j -= first
+    return tl.where(j >= window, j - window, j)
 
 
 @triton.jit
@@ -151,10 +168,11 @@ def _where(num_atoms, ROWS: tl.constexpr, SLICES: tl.constexpr, SLICES_FIRST: tl
     return group, part
 
 
-@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity", "unit"])
+@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity", "unit", "first", "window"])
 def messages_gradient(
     Y,
     GM,
+    ALL_GM,
     GY,
     TABLE,
     OWN,
@@ -164,16 +182,20 @@ def messages_gradient(
     PLACE,
     PULL,
     UNITS,
+    ALL_UNITS,
     num_atoms,
     num_received,
     capacity,
     unit,
+    first,
+    window,
     CHANNELS: tl.constexpr,
     DEGREE: tl.constexpr,
     SLICE: tl.constexpr,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     SLICES_FIRST: tl.constexpr,
+    WINDOWED: tl.constexpr,
     FIRST: tl.constexpr,
 ):
     """Adds Σ_j f(r_ij) GM_j + f(0) GM_i to GY_i, and Σ_c f'(t) (Y_i · GM_j) of this slice to PULL [slices, E].
@@ -183,6 +205,7 @@ def messages_gradient(
     written, not added to.
 
     Args:
+        ALL_GM, ALL_UNITS: GM and UNITS of the atoms that SOURCE counts, as ALL_Y of `messages`.
         num_received: Atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
             UNITS, unit: in half precision, the units of GM and of Y.
     """
@@ -215,9 +238,11 @@ def messages_gradient(
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         if PARTIAL:
             inside = inside & (j < num_received)[:, :, None]
-        gm = GM + j[:, :, None] * (9 * CHANNELS) + c
+        if WINDOWED:
+            j = _in_window(j, first, window)
+        gm = ALL_GM + j[:, :, None] * (9 * CHANNELS) + c
         if HALF:
-            units = tl.load(UNITS + j, mask=mask, other=0.0)[:, :, None]
+            units = tl.load(ALL_UNITS + j, mask=mask, other=0.0)[:, :, None]
         f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         if HALF:
             f *= units
