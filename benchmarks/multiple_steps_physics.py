@@ -1,8 +1,7 @@
 """Averages and drift of multiple time steps against single steps, with errors from independent replicas.
 
     python -m benchmarks.multiple_steps_physics start --folder F [--names alanine_dipeptide,water216]
-    python -m benchmarks.multiple_steps_physics run --folder F --name water216 --which single --seconds 60
-    python -m benchmarks.multiple_steps_physics run --folder F --name water216 --which multiple --fast FILE
+    python -m benchmarks.multiple_steps_physics run --folder F --name water216 --fast FILE [--seconds 300]
     python -m benchmarks.multiple_steps_physics report --folder F
 
 `start` brings replicas to equilibrium at 300 K. `run` takes the settings of a structure, with a wall time for all of
@@ -62,15 +61,11 @@ def share_of(setting: Setting) -> float:
     return 6.0 if setting == REFERENCE else 3.0
 
 
-def settings_of(name: str, which: str) -> list[Setting]:
-    """The settings of a structure, with single steps or with multiple ones, the most wanted first."""
-    pressure = [Setting("npt", *given) for given in PRESSURE] if name.startswith("water") else []
-    if which == "single":
-        single = [Setting(kind, mass, step, 1) for kind in ("nvt", "nve") for mass, step in STEPS]
-        return single + [one for one in pressure if one.inner == 1]
-    many = [Setting("nvt", mass, step, inner) for inner in INNER for mass, step in STEPS]
-    many += [Setting("nve", *pair, inner) for pair, counts in LENGTHS.items() for inner in counts]
-    return [one for one in pressure if one.inner > 1] + many
+def settings_of(name: str) -> list[Setting]:
+    """The settings of a structure, the longest runs first."""
+    found = [REFERENCE] + ([Setting("npt", *given) for given in PRESSURE] if name.startswith("water") else [])
+    found += [Setting("nvt", mass, step, inner) for inner in (1, *INNER) for mass, step in STEPS][1:]
+    return found + [Setting("nve", *pair, inner) for pair, counts in LENGTHS.items() for inner in (1, *counts)]
 
 
 def start(options: argparse.Namespace) -> None:
@@ -133,7 +128,7 @@ def work(folder: Path, name: str, fast: str | None, setting: Setting, seconds: f
 
 def run(options: argparse.Namespace) -> None:
     """Runs all settings that have no result yet, in several processes."""
-    settings = settings_of(options.name, options.which)
+    settings = settings_of(options.name)
     settings = [one for one in settings if not (options.folder / f"{options.name}.{one.name}.npz").exists()]
     settings = settings[: options.most]
     if not settings:
@@ -157,7 +152,7 @@ def report(options: argparse.Namespace) -> None:
         if "result" in found:
             rows.append(dict(kind="distillation", name=path.parent.stem, **_plain(found["result"])))
     for name in REPLICAS:
-        rows += rows_of(name, options.folder, settings_of(name, "single") + settings_of(name, "multiple"))
+        rows += rows_of(name, options.folder, settings_of(name))
     for row in rows:
         print({key: value for key, value in row.items() if not isinstance(value, (dict, list))}, flush=True)
     print(write("multiple_steps_physics", rows))
@@ -177,7 +172,6 @@ def main() -> None:
     parser.add_argument("--shorter", type=float, default=1.0, help="factor of the times before the first frame")
     parser.add_argument("--name", default="alanine_dipeptide")
     parser.add_argument("--fast", help="checkpoint of the fast model")
-    parser.add_argument("--which", choices=("single", "multiple"), default="single")
     parser.add_argument("--seconds", type=float, default=60.0, help="wall time of all settings")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--most", type=int, help="settings")

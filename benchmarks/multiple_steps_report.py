@@ -82,7 +82,7 @@ def scalars(arrays: Arrays) -> dict[str, tuple[float, float]]:
 def _averages(arrays: Arrays) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, (value, error) in scalars(arrays).items():
-        row |= _pair(name.replace(" ", "_"), value, error, 7 if name == "energy_ev_atom" else 5)
+        row |= _pair(name.replace(" ", "_"), value, error, 9 if name == "energy_ev_atom" else 5)
     for name, key in (("kinetic_k", "temperature"), ("kinetic_h_k", "temperature_h")):
         row |= _pair(name, *observables.mean_and_error(arrays[key]), 5)
     if "diffusion" in arrays and np.isfinite(arrays["diffusion"]).all():

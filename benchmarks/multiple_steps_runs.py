@@ -181,7 +181,7 @@ def constant_temperature(subject: Subject, setting: Setting, until: float, short
     every = _every(setting, SPACING)
     sums = _Sums(subject, MultipleSteps(setting.inner).limits(dynamics.motion))
     first = shorter * (EQUILIBRATION if setting.kind == "nvt" else RELAXATION)
-    while len(sums.positions) < FEWEST or time.perf_counter() < until:
+    while len(sums.positions) < max(2, FEWEST * shorter) or time.perf_counter() < until:
         for found in dynamics.snapshots(10 * every, every=every):
             _require_sound(found)
             if found.time >= first:
