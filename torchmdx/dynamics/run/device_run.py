@@ -47,13 +47,18 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         interrupts: A signal before the first step ends the run there, with a restart file.
     """
     settings = RunSettings.from_options(options)
-    refuse_others(options)
     refuse_with_restart(options)
-    trajectory = trajectory_of(options)
-    temperatures = temperatures_of(options, settings.temperature)
-    files = RunFiles(options.output, len(temperatures), trajectory.ending)
+    files, trajectory, temperatures = files_of(options, settings)
     with OutputLock(options.output) as lock:
         return _run(options, settings, trajectory, temperatures, files, lock, interrupts)
+
+
+def files_of(options: argparse.Namespace, settings: RunSettings) -> tuple[RunFiles, TrajectoryFormat, Floats]:
+    """The files that a run of these options writes, the format of trajectories, and the temperatures of replicas, K."""
+    refuse_others(options)
+    trajectory = trajectory_of(options)
+    temperatures = temperatures_of(options, settings.temperature)
+    return RunFiles(options.output, len(temperatures), trajectory.ending), trajectory, temperatures
 
 
 def _run(
