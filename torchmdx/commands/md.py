@@ -204,8 +204,9 @@ def _add_fast_options(group: argparse._ArgumentGroup) -> None:
         "--inner",
         type=int,
         metavar="N",
-        help="steps for each evaluation of --model, with --fast (default: 4). --timestep and all numbers of steps are "
-        "those of these inner steps; the outer step is N times --timestep",
+        help="steps for each evaluation of --model, with --fast (default: those of 2 fs, with --hydrogen-mass 3 of "
+        "4 fs). --timestep and all numbers of steps are those of these inner steps; the outer step is N times "
+        "--timestep",
     )
     group.add_argument(
         "--max-force-difference",

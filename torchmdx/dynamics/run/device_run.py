@@ -76,7 +76,7 @@ def _run(
     stored = stages.starts_with_stored(options, moving.velocities is not None, settings.ensemble)
     velocities = moving.velocities if stored else None
     settings = stages.with_seed(settings, files.read_settings() if options.restart else {})
-    stages.warn_of_timestep(moving, settings.timestep, settings.inner)
+    stages.warn_of_timestep(moving, settings.timestep)  # `Dynamics` warns of outer steps
     features = features_of(options, settings.pressure)
     try:
         dynamics = _dynamics(moving, settings, temperatures, velocities, features)
