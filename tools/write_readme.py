@@ -1,6 +1,6 @@
-"""Writes what README.md shows of benchmarks/results/: its table, and the plot docs/images/speed.svg.
+"""Writes what README.md shows of benchmarks/results/, and the plots speed.svg and multiple_steps.svg of docs/images.
 
-tools/write_readme.py            writes both
+tools/write_readme.py            writes all of them
 tools/write_readme.py --check    writes nothing; exits with 1 if one is out of date
 
 The table stands between two comments of README.md. Sphinx fills in the tables of docs/ itself (docs/results.py).
@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
+import plot_multiple_steps  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
 
@@ -39,10 +40,9 @@ def outdated() -> dict[Path, str]:
     if len(PLACE.findall(text)) != 1:
         raise ValueError(f"README.md must have one place for the table, got {len(PLACE.findall(text))}")
     table = re.sub(r" *\| *", "|", recorded.table("released", TABLE)).rstrip()
-    new = {
-        README: PLACE.sub(lambda found: f"\n{table}\n\n", text),
-        plot_speed.PICTURE: plot_speed.draw(json.loads(plot_speed.RECORD.read_text(encoding="utf-8"))),
-    }
+    new = {README: PLACE.sub(lambda found: f"\n{table}\n\n", text)}
+    for plot in (plot_speed, plot_multiple_steps):
+        new[plot.PICTURE] = plot.draw(json.loads(plot.RECORD.read_text(encoding="utf-8")))
     return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
 
 
