@@ -1,6 +1,4 @@
-"""Draws docs/images/multiple_steps.svg from results/multiple_steps_physics.json: the drift of the energy over outer
-steps.
-"""
+"""Draws docs/images/multiple_steps.svg from results/multiple_steps_modes.json: errors of bonds over outer steps."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 
 from plot_speed import FAINT, FRAME, GRID, line, text
 
-RECORD = Path(__file__).with_name("results") / "multiple_steps_physics.json"
+RECORD = Path(__file__).with_name("results") / "multiple_steps_modes.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "multiple_steps.svg"
 
 Row = dict[str, Any]
@@ -19,12 +17,12 @@ Row = dict[str, Any]
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 96, 724, 78, 376
 LONGEST = 8.0  # fs
-DRIFTS = (-7, 0)  # powers of ten, eV/atom/ps
-SYSTEM = "alanine_dipeptide"
-# Masses of hydrogens: the label, its color, and whether the label stands to the left of the last point.
-SERIES: dict[Any, tuple[str, str]] = {
-    "normal": ("masses of the elements", "#c2571a"),
-    3.0: ("hydrogens of 3 amu", "#0b7a75"),
+PERCENT = (-1, 2)  # powers of ten; unstable steps are at the upper end
+TITLE = "Largest error of the variance of a bond of a hydrogen"
+# Mass of hydrogens and inner step: label and color.
+SERIES: dict[tuple[Any, float], tuple[str, str]] = {
+    ("normal", 0.5): ("masses of the elements, inner steps of 0.5 fs", "#c2571a"),
+    (3.0, 1.0): ("hydrogens of 3 amu, inner steps of 1 fs", "#0b7a75"),
 }
 
 
@@ -32,10 +30,21 @@ def across(outer: float) -> float:
     return LEFT + (RIGHT - LEFT) * outer / LONGEST
 
 
-def up(drift: float) -> float:
-    low, high = DRIFTS
-    power = min(high, max(low, math.log10(drift))) if drift > 0 else low
+def up(percent: float) -> float:
+    low, high = PERCENT
+    power = min(high, max(low, math.log10(percent))) if percent > 0 else low
     return BOTTOM - (BOTTOM - TOP) * (power - low) / (high - low)
+
+
+def worst(rows: list[Row], mass: Any, step: float) -> dict[float, float]:
+    """The largest error of all molecules in percent, by outer step in fs; infinite where one is unstable."""
+    found: dict[float, float] = {}
+    for row in rows:
+        if (row["hydrogen_mass"], row["step_fs"]) != (mass, step) or row["inner"] == 1:
+            continue
+        errors = [100 * abs(row[key] - 1) for key in ("bonds_low", "bonds_high")] if row["stable"] else [math.inf]
+        found[row["outer_fs"]] = max(found.get(row["outer_fs"], 0.0), *errors)
+    return dict(sorted(found.items()))
 
 
 def axes() -> list[str]:
@@ -43,54 +52,48 @@ def axes() -> list[str]:
     for outer in range(int(LONGEST) + 1):
         x = across(outer)
         parts += [line((x, TOP), (x, BOTTOM), GRID), text(x, BOTTOM + 20, f"{outer}", color=FAINT)]
-    for power in range(DRIFTS[0], DRIFTS[1] + 1):
+    for power in range(PERCENT[0], PERCENT[1] + 1):
         y = up(10.0**power)
-        parts += [line((LEFT, y), (RIGHT, y), GRID), text(LEFT - 10, y + 4, f"1e{power}", color=FAINT, anchor="end")]
-    middle = (TOP + BOTTOM) / 2
-    turned = f' transform="rotate(-90 28 {middle:.0f})"'
-    parts.append(text((LEFT + RIGHT) / 2, BOTTOM + 46, "outer step, fs (single steps: open circles)"))
-    return [*parts, text(28, middle, "drift, eV per atom and ps", more=turned)]
+        label = f"{10.0**power:g} %"
+        parts += [line((LEFT, y), (RIGHT, y), GRID), text(LEFT - 10, y + 4, label, color=FAINT, anchor="end")]
+    return [*parts, text((LEFT + RIGHT) / 2, BOTTOM + 46, "outer step, fs")]
 
 
-def drawn(rows: list[Row], mass: Any) -> tuple[list[str], list[str]]:
-    """The marks of a series, and what they say in words. Upper bounds where the drift is less than its error."""
-    label, color = SERIES[mass]
-    parts, said, points = [], [], []
-    for row in sorted(rows, key=lambda row: row["outer_fs"]):
-        if row["hydrogen_mass"] != mass:
-            continue
-        failed, outer = "error" in row, row["outer_fs"]
-        drift = 10.0 ** DRIFTS[1] if failed else max(abs(row["drift_ev_atom_ps"]), row["drift_ev_atom_ps_error"])
-        name = f"{label}, {row['inner']} x {row['step_fs']:g} fs: " + ("unstable" if failed else f"{drift:.1e}")
-        single = row["inner"] == 1
-        place = f'cx="{across(outer):.1f}" cy="{up(drift):.1f}" r="4.5"'
-        fill = f'fill="#fbfcfd" stroke="{color}" stroke-width="2"' if single else f'fill="{color}" stroke="#fbfcfd"'
-        parts.append(f"  <circle {place} {fill}><title>{name}</title></circle>")
+def curve(label: str, color: str, errors: dict[float, float]) -> tuple[list[str], str]:
+    """The marks of a series, and what they say in words."""
+    path = " ".join(f"{across(outer):.1f},{up(percent):.1f}" for outer, percent in errors.items())
+    parts = [f'  <polyline points="{path}" fill="none" stroke="{color}" stroke-width="2.5"/>']
+    said = []
+    for outer, percent in errors.items():
+        name = f"{outer:g} fs: " + ("unstable" if math.isinf(percent) else f"{percent:.2g} %")
+        place = f'cx="{across(outer):.1f}" cy="{up(percent):.1f}" r="4.5"'
+        parts.append(f'  <circle {place} fill="{color}" stroke="#fbfcfd"><title>{label}, {name}</title></circle>')
         said.append(name)
-        if not single:
-            points.append((across(outer), up(drift)))
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return [f'  <polyline points="{path}" fill="none" stroke="{color}" stroke-width="2.5"/>', *parts], said
+    return parts, f"{label}: {', '.join(said)}"
 
 
 def draw(record: dict[str, Any]) -> str:
     """The picture of a record, rows and environment, as SVG."""
-    rows = [row for row in record["rows"] if row["kind"] == "nve" and row["system"] == SYSTEM]
-    title = "Drift of the energy with multiple time steps, alanine dipeptide"
-    bold = ' font-weight="600" font-size="15"'
+    rows = record["rows"]
+    count = len({row["system"] for row in rows})
+    setting = (
+        f"organic-1 and organic-1-fast, {count} structures, harmonic limit, Langevin with 1/ps, no statistical error"
+    )
     body = [
-        text(LEFT, 34, title, anchor="start", more=' font-size="17"'),
-        text(LEFT, 55, f"constant energy, 300 K; {record['environment']['device']}", color=FAINT, anchor="start"),
+        text(LEFT, 34, TITLE, anchor="start", more=' font-size="17"'),
+        text(LEFT, 55, setting, color=FAINT, anchor="start"),
         *axes(),
     ]
-    said: list[str] = []
-    for number, (mass, (label, color)) in enumerate(SERIES.items()):
-        marks, words = drawn(rows, mass)
+    said = []
+    for number, ((mass, step), (label, color)) in enumerate(SERIES.items()):
+        marks, words = curve(label, color, worst(rows, mass, step))
         body += marks
-        said += words
-        body.append(text(LEFT + 14, TOP + 22 + 22 * number, label, color=color, anchor="start", more=bold))
+        said.append(words)
+        body.append(
+            text(LEFT + 14, TOP + 22 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
+        )
     return FRAME.format(
-        width=WIDTH, height=HEIGHT, inner_width=WIDTH - 2, inner_height=HEIGHT - 2, title=title,
+        width=WIDTH, height=HEIGHT, inner_width=WIDTH - 2, inner_height=HEIGHT - 2, title=TITLE,
         description="; ".join(said) + ".", body="\n".join(body),
     )  # fmt: skip
 
