@@ -56,7 +56,7 @@ def axes() -> list[str]:
         y = up(10.0**power)
         label = f"{10.0**power:g} %"
         parts += [line((LEFT, y), (RIGHT, y), GRID), text(LEFT - 10, y + 4, label, color=FAINT, anchor="end")]
-    return [*parts, text((LEFT + RIGHT) / 2, BOTTOM + 46, "outer step, fs")]
+    return [*parts, text((LEFT + RIGHT) / 2, BOTTOM + 46, "outer step, fs (at 100 %: unstable)")]
 
 
 def curve(label: str, color: str, errors: dict[float, float]) -> tuple[list[str], str]:
@@ -76,9 +76,7 @@ def draw(record: dict[str, Any]) -> str:
     """The picture of a record, rows and environment, as SVG."""
     rows = record["rows"]
     count = len({row["system"] for row in rows})
-    setting = (
-        f"organic-1 and organic-1-fast, {count} structures, harmonic limit, Langevin with 1/ps, no statistical error"
-    )
+    setting = f"organic-1 and organic-1-fast, {count} structures, harmonic limit, Langevin dynamics with 1/ps"
     body = [
         text(LEFT, 34, TITLE, anchor="start", more=' font-size="17"'),
         text(LEFT, 55, setting, color=FAINT, anchor="start"),
@@ -90,7 +88,7 @@ def draw(record: dict[str, Any]) -> str:
         body += marks
         said.append(words)
         body.append(
-            text(LEFT + 14, TOP + 22 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
+            text(across(4.25), BOTTOM - 62 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
         )
     return FRAME.format(
         width=WIDTH, height=HEIGHT, inner_width=WIDTH - 2, inner_height=HEIGHT - 2, title=TITLE,
