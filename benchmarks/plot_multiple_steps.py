@@ -88,7 +88,7 @@ def draw(record: dict[str, Any]) -> str:
         body += marks
         said.append(words)
         body.append(
-            text(across(4.25), BOTTOM - 62 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
+            text(across(3.6), BOTTOM - 62 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
         )
     return FRAME.format(
         width=WIDTH, height=HEIGHT, inner_width=WIDTH - 2, inner_height=HEIGHT - 2, title=TITLE,
