@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.integrators import Integrator, integrator_of
-from torchmdx.dynamics.loops import make_loop, require_replays, step_of_fast, stops
+from torchmdx.dynamics.loops import make_loop, make_process_loop, require_replays, step_of_fast, stops
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import multiple_steps_of, require_multiple
 from torchmdx.dynamics.particles import particles_of
@@ -119,13 +119,13 @@ class Dynamics:
         self.fast, self.has_uncertainty = fast, uncertainty or max_uncertainty is not None
         self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
         self.batch, chosen = Batch.of(structures).to("cpu", torch.float64).clone(), integrator_of(integrator)
+        step = checked_timestep(timestep)
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=chosen.constant_energy)
         particles, start = particles_of(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
             limits = dict(constant_energy=chosen.constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
-        step = checked_timestep(timestep)
         mass = lightest_hydrogen(self.batch.atomic_numbers, particles.masses, ~particles.mobile)
         multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every, step, mass)
         given = (particles.tied(terms.in_place()), temperatures, checked_seeds(seed, self.batch.num_systems))
@@ -140,13 +140,11 @@ class Dynamics:
             shared = (self.step, self.fast_step, self.batch, motion, start, mode, steps_per_replay)
             self.loop = make_loop(*shared, self.exchange if exchange_on_device else None)
         else:
-            from torchmdx.dynamics.process_loop import ProcessLoop
-
             names = checked_devices(devices, self.device, self.batch.num_systems)
             settings |= dict(steps_per_replay=steps_per_replay, mode=mode, max_force_difference=max_force_difference)
             settings |= dict(fast=fast, inner=motion.inner if multiple else None, small_steps=small_steps)
             processes = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
-            self.loop = ProcessLoop(type(self), *processes)
+            self.loop = make_process_loop(type(self), *processes)
 
     def run(self, num_steps: int) -> Snapshot:
         """Takes this many steps; returns the state after them."""
