@@ -24,7 +24,7 @@ COLORS = {"torchmdx": "#0b7a75", "torchmd-net": "#c2571a"}
 FRAME = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="title desc"
      font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13">
-  <title id="title">Time per step of torchmdx and torchmd-net</title>
+  <title id="title">{title}</title>
   <desc id="desc">{description}</desc>
   <rect x="1" y="1" width="{inner_width}" height="{inner_height}" rx="12" fill="#fbfcfd" stroke="#c9d1db"/>
 {body}
@@ -131,6 +131,7 @@ def draw(record: dict[str, Any]) -> str:
         height=HEIGHT,
         inner_width=WIDTH - 2,
         inner_height=HEIGHT - 2,
+        title="Time per step of torchmdx and torchmd-net",
         description=f"{spelled}.",
         body="\n".join([*body, peer]),
     )

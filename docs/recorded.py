@@ -6,7 +6,8 @@ list of values admits any of them. Of several rows that have the value, the fast
     {by: torchmdx, atoms: 2489, value: ms}
 
 value: key of the value; `a.b` is the key b of the object a.
-over: conditions. The result is the value of the rows that meet them, divided by the selected value.
+over: conditions, which may name another value. The result is the value of the rows that meet them, divided by the
+    selected value.
 times, inverse: the result is multiplied by `times`, or is `inverse` divided by the value.
 digits: significant digits, by default 3.
 range: with true, the smallest and the largest value of all rows, "11.2 to 21.7".
@@ -103,7 +104,7 @@ def computed(row: Row, selection: Row) -> Any:
         return value
     if "over" in selection:
         other = {**{key: v for key, v in selection.items() if key not in ("over", "times")}, **selection["over"]}
-        found = [value_in(each, selection["value"]) for each in candidates(other)]
+        found = [value_in(each, other["value"]) for each in candidates(other)]
         found = [each for each in found if each is not None]
         return found[0] / value * selection.get("times", 1) if found else None
     value = selection["inverse"] / value if "inverse" in selection else value

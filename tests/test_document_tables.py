@@ -123,6 +123,7 @@ def test_what_failed_is_said(records):
         ("one {by: ours, value: ms, times: 1000, digits: 2}", "902"),
         ("one {by: ours, value: ms, inverse: 86.4}", "95.8"),
         ("one {by: ours, value: ms, over: {by: other}, digits: 2}", "3.3"),
+        ("one {by: ours, value: atoms, over: {value: ms}, times: 2, digits: 2}", "0.00072"),
         ("one {by: other, value: ms, range: true}", "3.00 to 9"),
         ("one {by: ours, value: nested.a b}", "7"),
         ("one {environment: device}", "One GPU"),

@@ -83,7 +83,7 @@ def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_ther
     options = argparse.Namespace(
         model=[str(tmp_path / "model.safetensors")], file=str(tmp_path / "water.xyz"), output=str(tmp_path / "run"),
         index="-1", charge=None, device="cpu", temperature=None, seed=None, vacuum=True,
-        replicas=2, temperatures="300:350",
+        replicas=2, temperatures="300:350", restart=False,
     )  # fmt: skip
     asked: list = []
 
@@ -122,3 +122,27 @@ def test_md_takes_the_fast_model_of_its_potential(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "fast model: organic-1-fast, included in torchmdx" in said
     assert "fast potential organic-1-fast" in said
+
+
+@pytest.mark.parametrize("engine", ["torchmdx", "openmm"])
+def test_a_run_looks_for_its_outputs_before_it_distils(tmp_path, monkeypatch, capsys, engine):
+    ase.io.write(tmp_path / "water.xyz", molecule("H2O"))
+    torchmdx.save(Potential(TensorNetConfig(num_channels=4, num_layers=0)), tmp_path / "model.safetensors")
+    monkeypatch.setattr(distillation, "distill", lambda *given: pytest.fail("distils"))
+    command = ["md", str(tmp_path / "water.xyz"), "-o", str(tmp_path / "run"), "--steps", "8", "--engine", engine]
+    command += ["--model", str(tmp_path / "model.safetensors"), "--fast", "auto", "--device", "cpu"]
+    (tmp_path / "run.dcd").touch()
+    assert main(command) == 2
+    assert "output files must not exist, got" in capsys.readouterr().err
+    assert main([*command, "--restart", "--overwrite"]) == 2
+    assert "--restart continues a run, got it with --overwrite" in capsys.readouterr().err
+    assert main([*command, "--restart"]) == 2
+    assert "a restart continues" in capsys.readouterr().err
+    for ending in (".json", ".log"):
+        (tmp_path / f"run{ending}").touch()
+    assert main([*command, "--restart"]) == 2
+    assert "--restart goes on with the fast model of the run, " in capsys.readouterr().err
+    if engine == "torchmdx":
+        assert main([*command, "--platform", "CPU"]) == 2
+        assert "--platform needs --engine openmm" in capsys.readouterr().err
+    assert not list(tmp_path.glob("run.fast*"))

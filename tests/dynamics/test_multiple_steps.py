@@ -269,7 +269,7 @@ def test_arguments_are_checked(tiny, make_potential, system):
     known.card = replace(known.card, elements=(1, 6))
     with pytest.raises(ValueError, match=r"fast potential: .* does not know O \(atom "):
         make(tiny, system, fast=known, inner=2)
-    for inner in (None, 0, 2.0, True):
+    for inner in (0, 2.0, True):
         with pytest.raises(ValueError, match="inner must be a whole number of steps >= 1 with a fast potential, got"):
             make(tiny, system, fast=fast, inner=inner)
     with pytest.raises(ValueError, match="max_force_difference must be > 0 eV/Å and finite, got 0"):
@@ -286,6 +286,16 @@ def test_arguments_are_checked(tiny, make_potential, system):
         dynamics.restore(single.run(1))
     dynamics.restore(single.run(1))  # of a run without a fast potential
     assert dynamics.run(2).step == 4
+
+
+def test_the_outer_step_follows_from_the_hydrogens(tiny, system):
+    fast = scaled(tiny, 0.97)
+    for hydrogen_mass, timestep, inner in ((None, 0.5, 4), (None, 1.0, 2), (3.0, 1.0, 4), (3.0, 2.0, 2)):
+        dynamics = make(tiny, system, fast=fast, timestep=timestep, hydrogen_mass=hydrogen_mass)
+        assert dynamics.motion.inner == inner
+    with pytest.warns(UserWarning, match="an outer step of 3 x 1 fs is too long for hydrogens of 1.008 amu"):
+        make(tiny, system, fast=fast, timestep=1.0, inner=3)
+    make(tiny, system, fast=fast, timestep=1.0, inner=3, hydrogen_mass=3.0)
 
 
 @pytest.mark.parametrize(("factor", "inner"), [(0.9, 4), (1.2, 2)])

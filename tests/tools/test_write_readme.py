@@ -8,6 +8,7 @@ from documents.blocks import ROOT
 
 sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
 
+import plot_multiple_steps
 import plot_speed
 import recorded
 import write_readme
@@ -34,8 +35,9 @@ def readme(tmp_path, monkeypatch):
     text = write_readme.README.read_text(encoding="utf-8")
     for name, path in (("README", tmp_path / "README.md"), ("ROOT", tmp_path)):
         monkeypatch.setattr(write_readme, name, path)
-    monkeypatch.setattr(plot_speed, "PICTURE", tmp_path / "speed.svg")
-    (tmp_path / "speed.svg").write_text("")
+    for plot, name in ((plot_speed, "speed.svg"), (plot_multiple_steps, "multiple_steps.svg")):
+        monkeypatch.setattr(plot, "PICTURE", tmp_path / name)
+        (tmp_path / name).write_text("")
     (tmp_path / "README.md").write_text(re.sub(r"\|DHFR\|2,489\|[\d.]+", "|DHFR|2,489|9.9", text))
     return tmp_path / "README.md"
 
@@ -48,7 +50,8 @@ def run(monkeypatch, *arguments):
 def test_what_is_out_of_date_is_found_and_written(readme, monkeypatch, capsys):
     before = readme.read_text()
     assert run(monkeypatch, "--check") == 1
-    assert capsys.readouterr().out == "README.md is out of date\nspeed.svg is out of date\n"
+    names = ("README.md", "speed.svg", "multiple_steps.svg")
+    assert capsys.readouterr().out == "".join(f"{name} is out of date\n" for name in names)
     assert readme.read_text() == before
     assert run(monkeypatch) == 0
     assert readme.read_text() == (ROOT / "README.md").read_text()

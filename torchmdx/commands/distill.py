@@ -168,10 +168,12 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
 
     Raises:
         ValueError: If PREFIX.fast.safetensors is a fast model of another potential.
+        FileNotFoundError: With --restart, if it does not exist: another one would not continue the run.
     """
     from torchmdx.commands.options import model_of
     from torchmdx.dynamics.run.device_options import temperatures_of
     from torchmdx.models.digest import origin_of
+    from torchmdx.runtime.output_lock import OutputLock
     from torchmdx.structures.system import System
     from torchmdx.training.distillation.run import distill, folder_of
     from torchmdx.training.distillation.settings import DistillSettings, Structures
@@ -190,10 +192,14 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
         _require_distilled_from(output, origin_of(found.potential))
         print(f"fast model: {output}")
         return str(output)
+    if options.restart:
+        raise FileNotFoundError(f"--restart goes on with the fast model of the run, {output}, which does not exist")
     print(f"fast model: torchmdx comes with none for this potential, and distils {output}")
     temperature = temperatures_of(options, options.temperature or DistillSettings.temperature).max()
     request = DistillSettings(temperature=float(temperature), seed=options.seed or 0)
-    if distill(found, output, request, interrupts) is None:
+    with OutputLock(output):
+        result = distill(found, output, request, interrupts)
+    if result is None:
         print(STOPPED.format(folder_of(output)), file=sys.stderr)
         return None
     return str(output)

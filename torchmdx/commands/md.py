@@ -56,9 +56,8 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         _refuse_others(options)
     if options.fast == "auto":
         from torchmdx.commands.distill import automatic
-        from torchmdx.dynamics.run.settings import RunSettings
 
-        RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))  # for its errors
+        _require_ready(options)
         options.fast = automatic(options, interrupts)
         if options.fast is None:
             return interrupts.status
@@ -71,6 +70,25 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     from torchmdx.commands.md_openmm import run as openmm_run
 
     return openmm_run.run(options, interrupts)
+
+
+def _require_ready(options: argparse.Namespace) -> None:
+    """Raises the errors of options and of existing outputs that the run itself would raise, before a distillation."""
+    from torchmdx.dynamics.run.files import RunFiles
+    from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
+
+    settings = RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))
+    refuse_with_restart(options)
+    if options.engine == "torchmdx":
+        from torchmdx.dynamics.run.device_run import files_of
+
+        files, *_ = files_of(options, settings)
+    else:
+        files = RunFiles(options.output, engine="openmm")
+    if options.restart:
+        files.require_there(files.settings)
+    elif not options.overwrite:
+        files.require_new()
 
 
 def _refuse_others(options: argparse.Namespace) -> None:
@@ -186,8 +204,9 @@ def _add_fast_options(group: argparse._ArgumentGroup) -> None:
         "--inner",
         type=int,
         metavar="N",
-        help="steps for each evaluation of --model, with --fast (default: 4). --timestep and all numbers of steps are "
-        "those of these inner steps; the outer step is N times --timestep",
+        help="steps for each evaluation of --model, with --fast (default: those of 2 fs, with --hydrogen-mass 3 of "
+        "4 fs). --timestep and all numbers of steps are those of these inner steps; the outer step is N times "
+        "--timestep",
     )
     group.add_argument(
         "--max-force-difference",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torchmdx.dynamics.barostat import CellRescaling, checked_barostat
 from torchmdx.dynamics.exchange import TemperatureExchange, exchange_of
 from torchmdx.dynamics.integrators import Integrator, integrator_of
-from torchmdx.dynamics.loops import make_loop, require_replays, step_of_fast, stops
+from torchmdx.dynamics.loops import make_loop, make_process_loop, require_replays, step_of_fast, stops
 from torchmdx.dynamics.motion import Motion
 from torchmdx.dynamics.multiple_steps import multiple_steps_of, require_multiple
 from torchmdx.dynamics.particles import particles_of
@@ -26,6 +26,7 @@ from torchmdx.dynamics.settings import (
     checked_velocities,
 )
 from torchmdx.dynamics.snapshot import Snapshot, load_snapshot
+from torchmdx.dynamics.vibrations import lightest_hydrogen
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.device_guard import methods_on_own_device
@@ -75,7 +76,8 @@ class Dynamics:
         devices: GPUs, with a process and a share of the structures each; with a potential on the CPU, processes.
         fast: A cheap potential near `potential`, which takes the steps; `potential` is evaluated every `inner` steps
             only, and the difference of the forces corrects them (`torchmdx.dynamics.multiple_steps`). The outer step is
-            inner x timestep. Numbers of steps and intervals must be multiples of `inner`.
+            inner x timestep; without `inner` the longest for which averages are right, 2 fs, or 4 fs with hydrogens of
+            3 amu, beyond which there is a warning. Numbers of steps and intervals must be multiples of `inner`.
         max_force_difference: eV/Å: DisagreementError, with the state before, if the two forces on an atom differ more.
             None: if the correction of an outer step could give an atom at rest more than 3/2 k T.
         small_steps: Take `inner` steps with `potential` alone instead of such an outer step, which biases averages
@@ -117,15 +119,17 @@ class Dynamics:
         self.fast, self.has_uncertainty = fast, uncertainty or max_uncertainty is not None
         self.potential, self.lock, self.device = potential, ThreadLock(), potential.device
         self.batch, chosen = Batch.of(structures).to("cpu", torch.float64).clone(), integrator_of(integrator)
+        step = checked_timestep(timestep)
         temperatures = checked_temperatures(temperature, self.batch.num_systems, zero=chosen.constant_energy)
         particles, start = particles_of(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
             limits = dict(constant_energy=chosen.constant_energy, exchanging=exchange_every is not None)
             checked_barostat(barostat, self.batch, particles, terms, **limits)
-        multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every)
+        mass = lightest_hydrogen(self.batch.atomic_numbers, particles.masses, ~particles.mobile)
+        multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every, step, mass)
         given = (particles.tied(terms.in_place()), temperatures, checked_seeds(seed, self.batch.num_systems))
-        motion = Motion(chosen, checked_timestep(timestep), *given, terms if len(terms) else None, barostat, multiple)
+        motion = Motion(chosen, step, *given, terms if len(terms) else None, barostat, multiple)
         self.exchange = exchange_of(exchange_every, self.batch, motion)
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
@@ -136,13 +140,11 @@ class Dynamics:
             shared = (self.step, self.fast_step, self.batch, motion, start, mode, steps_per_replay)
             self.loop = make_loop(*shared, self.exchange if exchange_on_device else None)
         else:
-            from torchmdx.dynamics.process_loop import ProcessLoop
-
             names = checked_devices(devices, self.device, self.batch.num_systems)
             settings |= dict(steps_per_replay=steps_per_replay, mode=mode, max_force_difference=max_force_difference)
-            settings |= dict(fast=fast, inner=inner, small_steps=small_steps)
+            settings |= dict(fast=fast, inner=motion.inner if multiple else None, small_steps=small_steps)
             processes = (potential, self.batch, motion, start, names, restraints, settings, self.exchange)
-            self.loop = ProcessLoop(type(self), *processes)
+            self.loop = make_process_loop(type(self), *processes)
 
     def run(self, num_steps: int) -> Snapshot:
         """Takes this many steps; returns the state after them."""

@@ -87,3 +87,10 @@ def stops(start: int, end: int, intervals: list[int]) -> Iterator[int]:
         yield step
     if start == end:
         yield end
+
+
+def make_process_loop(*given: Any) -> Any:
+    """A ProcessLoop of these arguments; its module is not needed without several devices."""
+    from torchmdx.dynamics.process_loop import ProcessLoop
+
+    return ProcessLoop(*given)

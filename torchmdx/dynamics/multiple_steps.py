@@ -13,12 +13,14 @@ n single steps.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchmdx.dynamics.vibrations import doubt_about_outer_step, recommended_inner
 from torchmdx.models.potential import Potential
 from torchmdx.step.results import NonFiniteError, StepError
 from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
@@ -77,9 +79,20 @@ class MultipleSteps:
 
 
 def multiple_steps_of(
-    fast: Any, inner: int | None, most: float | None, small_steps: bool, exchange_every: int | None
+    fast: Any,
+    inner: int | None,
+    most: float | None,
+    small_steps: bool,
+    exchange_every: int | None,
+    timestep: float,
+    mass: float | None,
 ) -> MultipleSteps | None:
-    """The settings of a run; None without a fast potential. Raises ValueError, TypeError."""
+    """The settings of a run; None without a fast potential. Raises ValueError, TypeError.
+
+    Args:
+        inner: None takes as many as the vibrations of hydrogens allow, with this timestep, fs.
+        mass: Of the lightest hydrogen that moves, amu; None without any.
+    """
     if fast is None:
         for name, value in (("inner", inner), ("max_force_difference", most), ("small_steps", small_steps or None)):
             if value is not None:
@@ -87,12 +100,16 @@ def multiple_steps_of(
         return None
     if not isinstance(fast, Potential):
         raise TypeError(f"fast must be a Potential, got {type(fast).__name__}")
+    if inner is None:
+        inner = recommended_inner(timestep, mass)
     if isinstance(inner, bool) or not isinstance(inner, int) or inner < 1:
         raise ValueError(f"inner must be a whole number of steps >= 1 with a fast potential, got {inner!r}")
     if most is not None and not (np.isfinite(most) and most > 0):
         raise ValueError(f"max_force_difference must be > 0 eV/Å and finite, got {most}")
     if exchange_every is not None and exchange_every % inner:
         raise ValueError(f"exchange_every must be a multiple of inner={inner} steps, got {exchange_every}")
+    if (doubt := doubt_about_outer_step(timestep, inner, mass)) is not None:
+        warnings.warn(doubt, stacklevel=5)
     return MultipleSteps(inner, None if most is None else float(most), bool(small_steps))
 
 

@@ -24,10 +24,10 @@ def test_hydrogens_limit_the_timestep(ethanol_file):
     assert doubt_about_timestep(heavy, 2.6).endswith("at most 2.50")
     still = dataclasses.replace(structure, fixed=structure.atomic_numbers == 1)
     assert doubt_about_timestep(still, 5.0) is None
-    assert doubt_about_timestep(structure, 0.5, 5) is None
-    assert "an outer step of 6 x 0.5 fs is too long" in doubt_about_timestep(structure, 0.5, 6)
-    assert doubt_about_timestep(heavy, 1.0, 5) is None
-    assert "--inner x --timestep should be at most 5.00 fs" in doubt_about_timestep(heavy, 1.0, 6)
+    assert doubt_about_timestep(structure, 0.5, 4) is None
+    assert "an outer step of 5 x 0.5 fs is too long" in doubt_about_timestep(structure, 0.5, 5)
+    assert doubt_about_timestep(heavy, 1.0, 4) is None
+    assert doubt_about_timestep(heavy, 1.0, 5).endswith("outer steps should be at most 4.01 fs")
     salt = ase.io.read(ethanol_file)[:2]
     ase.io.write("carbon.xyz", salt, format="extxyz")
     assert doubt_about_timestep(read("carbon.xyz"), 5.0) is None

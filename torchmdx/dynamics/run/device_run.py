@@ -47,13 +47,18 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         interrupts: A signal before the first step ends the run there, with a restart file.
     """
     settings = RunSettings.from_options(options)
-    refuse_others(options)
     refuse_with_restart(options)
-    trajectory = trajectory_of(options)
-    temperatures = temperatures_of(options, settings.temperature)
-    files = RunFiles(options.output, len(temperatures), trajectory.ending)
+    files, trajectory, temperatures = files_of(options, settings)
     with OutputLock(options.output) as lock:
         return _run(options, settings, trajectory, temperatures, files, lock, interrupts)
+
+
+def files_of(options: argparse.Namespace, settings: RunSettings) -> tuple[RunFiles, TrajectoryFormat, Floats]:
+    """The files that a run of these options writes, the format of trajectories, and the temperatures of replicas, K."""
+    refuse_others(options)
+    trajectory = trajectory_of(options)
+    temperatures = temperatures_of(options, settings.temperature)
+    return RunFiles(options.output, len(temperatures), trajectory.ending), trajectory, temperatures
 
 
 def _run(
@@ -71,7 +76,7 @@ def _run(
     stored = stages.starts_with_stored(options, moving.velocities is not None, settings.ensemble)
     velocities = moving.velocities if stored else None
     settings = stages.with_seed(settings, files.read_settings() if options.restart else {})
-    stages.warn_of_timestep(moving, settings.timestep, settings.inner)
+    stages.warn_of_timestep(moving, settings.timestep)  # `Dynamics` warns of outer steps
     features = features_of(options, settings.pressure)
     try:
         dynamics = _dynamics(moving, settings, temperatures, velocities, features)

@@ -12,6 +12,7 @@ from typing import Any
 from torchmdx.dynamics.integrators import KINDS, Integrator, VelocityVerlet
 from torchmdx.dynamics.run.files import UNCERTAIN
 from torchmdx.dynamics.run.outputs import OutputSchedule
+from torchmdx.dynamics.vibrations import PERIOD_MASS, recommended_inner
 from torchmdx.models.origin import Origin
 from torchmdx.structures.units import PICOSECOND
 
@@ -19,7 +20,6 @@ BAROSTATS = ("isotropic", "anisotropic")
 DEFAULT_THERMOSTAT = "langevin"
 PARAMETERS = {"friction": "1/ps", "relaxation": "ps"}  # options for parameters of thermostats
 DEFAULT_TEMPERATURE, DEFAULT_PRESSURE = 300.0, 1.0  # K, bar
-DEFAULT_INNER = 4  # steps: 2 fs between evaluations with the default timestep
 LARGEST_SEED = 2**32 - 1
 
 
@@ -129,7 +129,11 @@ class FastSettings:
                 if getattr(options, name) is not None:
                     raise ValueError(f"--{name.replace('_', '-')} needs --fast, got it without")
             return None
-        inner: int = DEFAULT_INNER if options.inner is None else options.inner
+        inner: int | None = options.inner
+        if inner is None:
+            heavy = options.hydrogen_mass
+            mass = PERIOD_MASS if heavy is None else _number("--hydrogen-mass", heavy, "amu")
+            inner = recommended_inner(_number("--timestep", options.timestep, "fs"), mass)
         if inner < 1:
             raise ValueError(f"--inner must be >= 1, got {inner}")
         for name in ("steps", "save_every", "log_every", "checkpoint_every", "exchange_every"):

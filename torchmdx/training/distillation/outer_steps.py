@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -113,7 +114,9 @@ def energies(
     start: dict[str, Any] = dict(temperature=temperature, seed=seed, hydrogen_mass=hydrogen)
     found, steps, failed = [], [], ""
     try:
-        dynamics = Dynamics(potential, list(systems), integrator="verlet", timestep=inner, **start, **multiple)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="an outer step of ")  # that is what is tried
+            dynamics = Dynamics(potential, list(systems), integrator="verlet", timestep=inner, **start, **multiple)
         first, every = dynamics.snapshot(), count * max(1, num_outer // MOST_ENERGIES)
         sizes = np.diff(first.particles.starts)
         later = dynamics.snapshots(count * num_outer, every=every, interrupted=interrupted)
