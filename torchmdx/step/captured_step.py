@@ -29,7 +29,6 @@ from torchmdx.step.change import fall_back, order_for_engine, refresh, repair, s
 from torchmdx.step.copies import parts_of, restored
 from torchmdx.step.device_memory import checked_memory, memory_allocated, memory_explained, require_memory
 from torchmdx.step.graph import Graph
-from torchmdx.step.report import StepReport
 from torchmdx.step.results import AuditError, StepResult
 from torchmdx.step.spread_limit import checked_limit, require_agreement
 from torchmdx.step.state import StepState, checked_precision
@@ -188,16 +187,6 @@ class CapturedStep(StepState):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restored, (type(self), *parts_of(self, self._last_kind))
-
-    def report(self) -> StepReport:
-        """How this step evaluates, with sizes, times and memory."""
-        parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
-        counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
-        return StepReport.of(*parts, *counts, self.verdict, self.threads)
-
-    def memory_bytes(self) -> int:
-        """Device memory of buffers, neighbour list, scratch memory and graphs."""
-        return self._buffer_bytes + sum(graph.num_bytes for graph in self.policy.graphs.values())
 
     def capture(self, kind: str = "host") -> None:
         """Captures now instead of at the third evaluation; if the graph is not kept, `why` gives the reason.

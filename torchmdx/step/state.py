@@ -18,6 +18,7 @@ from torchmdx.step.audit import Verdict, judge, structure_of
 from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
+from torchmdx.step.report import StepReport
 from torchmdx.step.structure_block import StructureBlock
 from torchmdx.step.uncertainty import UncertaintyProduct
 from torchmdx.step.whole_step import Moving, launch_whole
@@ -61,6 +62,7 @@ class StepState:
     num_evaluations: int
     periodic: bool  # whether the structure that it was made for is, in any direction
     num_recoveries: int
+    _buffer_bytes: int
     audit_every: int
     audit_owed: bool
     fell_back: bool
@@ -93,6 +95,16 @@ class StepState:
         """The reason for the mode, and for an engine that is not the fastest."""
         slower = slower_because(self.engine)
         return self.policy.why if slower is None else f"{self.policy.why}; without the fused kernels: {slower}"
+
+    def report(self) -> StepReport:
+        """How this step evaluates, with sizes, times and memory."""
+        parts = (self.potential, self.batch, self.search, self.engine, self.engine_why, self.policy)
+        counts = (self.num_evaluations, self.num_recoveries, self.memory_bytes())
+        return StepReport.of(*parts, *counts, self.verdict, self.threads)
+
+    def memory_bytes(self) -> int:
+        """Device memory of buffers, neighbour list, scratch memory and graphs."""
+        return self._buffer_bytes + sum(graph.num_bytes for graph in self.policy.graphs.values())
 
     def _require_assigned(self) -> None:
         if self.assigning:
