@@ -289,12 +289,8 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         choices=("dcd", "hdf5"),
         help="format of trajectories, with --engine torchmdx: dcd, or hdf5 in MDTraj's layout (default: dcd)",
     )
-    group.add_argument(
-        "--save-velocities",
-        action="store_const",
-        const=True,
-        help="store velocities too, with --trajectory hdf5",
-    )
+    help_text = "store velocities too, with --trajectory hdf5"
+    group.add_argument("--save-velocities", action="store_const", const=True, help=help_text)
     group.add_argument("--log-every", type=int, default=100, metavar="N", help="steps between log rows (default: 100)")
     group.add_argument(
         "--checkpoint-every", type=int, metavar="N", help="steps between checkpoints (default: one per minute)"
