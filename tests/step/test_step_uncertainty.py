@@ -19,7 +19,7 @@ from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import change
 from torchmdx.step.audit import judge
 from torchmdx.step.results import SpreadError, UncertaintyError
-from torchmdx.step.uncertainty import UncertaintyProduct
+from torchmdx.step.uncertainty import UncertaintyProduct, wants_uncertainty
 
 KINDS = ("tensornet", "tensornet-gated", "qet", "tensornet2", "coulomb")
 
@@ -130,6 +130,15 @@ def test_the_calculator_has_it_and_stops(make_kind, ethanol, tmp_path):
     ethanol.calc = Calculator(potential, dtype="float64", device="cpu", uncertainty=False)
     ethanol.get_forces()
     assert "energy_uncertainty" not in ethanol.calc.results
+
+
+def test_only_a_cpu_computes_it_unasked(make_kind):
+    potential = uncertain(make_kind("tensornet"))
+    assert wants_uncertainty(potential, None, None)
+    elsewhere = copy.deepcopy(potential).to("meta")
+    assert not wants_uncertainty(elsewhere, None, None)
+    assert wants_uncertainty(elsewhere, None, True)
+    assert wants_uncertainty(elsewhere, None, None, 0.1)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, np.inf])

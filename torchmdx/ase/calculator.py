@@ -73,7 +73,8 @@ class Calculator(AseCalculator):
             spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
         max_uncertainty: The same for a single potential that knows its uncertainty: eV, of the energy of an atom;
             raises UncertaintyError.
-        uncertainty: Whether uncertainties are computed; None: if the potential knows them and there is one device.
+        uncertainty: Whether uncertainties are computed; None: if the potential knows them and is on one CPU. On a GPU
+            few atoms then take several launches instead of one.
         coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
             `torchmdx.load`.
         head: Of a file with several; None: its default.
@@ -168,9 +169,9 @@ class Calculator(AseCalculator):
         require_changeable(parameters)
         before: dict[str, Any] = {name: self.parameters.get(name) for name in CHANGEABLE}  # older pickles lack some
         self._adopt(**(before | parameters))
-        if self.mode != before["mode"]:
-            self.pool = self._make_pool(stress=self.pool.stress)
         changed = {name: self.parameters[name] for name in CHANGEABLE if self.parameters[name] != before[name]}
+        if changed.keys() & {"mode", "max_uncertainty"}:  # which decide what a step computes
+            self.pool = self._make_pool(stress=self.pool.stress)
         if changed:
             self.reset()
         return changed
@@ -216,7 +217,8 @@ class Calculator(AseCalculator):
         given = self.parameters
         options: dict[str, Any] = dict(mode=self.mode, stress=stress, precision=self.dtype)
         options |= {name: given.get(name) for name in ("engine", "max_memory")}  # absent in older pickles
-        if wants_uncertainty(self.potential, given["devices"], given.get("uncertainty")):
+        asked = given.get("uncertainty"), given.get("max_uncertainty")
+        if wants_uncertainty(self.potential, given["devices"], *asked):
             options["uncertainty"] = True
         return pool_for(self.potential, given["devices"], **options)
 

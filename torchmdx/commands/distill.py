@@ -160,6 +160,25 @@ def examples(potential: Potential | Ensemble) -> tuple[list[System], list[str]]:
     return systems, names
 
 
+def require_ready(options: argparse.Namespace) -> None:
+    """Raises the errors of options and of existing outputs that the run itself would raise, before a distillation."""
+    from torchmdx.dynamics.run.files import RunFiles
+    from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
+
+    settings = RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))
+    refuse_with_restart(options)
+    if options.engine == "torchmdx":
+        from torchmdx.dynamics.run.device_run import files_of
+
+        files, *_ = files_of(options, settings)
+    else:
+        files = RunFiles(options.output, engine="openmm")
+    if options.restart:
+        files.require_there(files.settings)
+    elif not options.overwrite:
+        files.require_new()
+
+
 def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None:
     """The fast model for a run of `torchmdx md --fast auto`: of the potential and the structure of its options.
 

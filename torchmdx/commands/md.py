@@ -55,9 +55,9 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     if options.engine == "openmm":
         _refuse_others(options)
     if options.fast == "auto":
-        from torchmdx.commands.distill import automatic
+        from torchmdx.commands.distill import automatic, require_ready
 
-        _require_ready(options)
+        require_ready(options)
         options.fast = automatic(options, interrupts)
         if options.fast is None:
             return interrupts.status
@@ -70,25 +70,6 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     from torchmdx.commands.md_openmm import run as openmm_run
 
     return openmm_run.run(options, interrupts)
-
-
-def _require_ready(options: argparse.Namespace) -> None:
-    """Raises the errors of options and of existing outputs that the run itself would raise, before a distillation."""
-    from torchmdx.dynamics.run.files import RunFiles
-    from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
-
-    settings = RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))
-    refuse_with_restart(options)
-    if options.engine == "torchmdx":
-        from torchmdx.dynamics.run.device_run import files_of
-
-        files, *_ = files_of(options, settings)
-    else:
-        files = RunFiles(options.output, engine="openmm")
-    if options.restart:
-        files.require_there(files.settings)
-    elif not options.overwrite:
-        files.require_new()
 
 
 def _refuse_others(options: argparse.Namespace) -> None:

@@ -51,7 +51,9 @@ def for_step(potential: Potential | Ensemble, wanted: bool) -> Potential | Ensem
 def wants_uncertainty(
     potential: Potential | Ensemble, devices: Any, asked: bool | None, most: float | None = None
 ) -> bool:
-    """Whether to compute uncertainties, as asked for; None: if the potential knows them and there is one device.
+    """Whether to compute uncertainties, as asked for; None: if the potential knows them and is on one CPU.
+
+    On a GPU few atoms then take several launches instead of one, so there it has to be asked for.
 
     Args:
         devices: Several, or None.
@@ -61,14 +63,14 @@ def wants_uncertainty(
         ValueError: If they are wanted and cannot be had.
     """
     known = isinstance(potential, Potential) and potential.uncertainty is not None
-    wanted = (known and devices is None) if asked is None else asked
+    wanted = (known and devices is None and potential.device.type == "cpu") if asked is None else asked
     if (wanted or most is not None) and devices is not None:
         raise ValueError(f"uncertainty and max_uncertainty need one device, got {', '.join(map(str, devices))}")
     if most is not None and asked is False:
         raise ValueError(f"max_uncertainty needs uncertainty=True or None, got False and {most} eV")
     if asked:
         for_step(potential, True)
-    return wanted
+    return wanted or most is not None
 
 
 class UncertaintyProduct:

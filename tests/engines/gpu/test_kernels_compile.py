@@ -139,8 +139,8 @@ FAMILIES = [
     ("dynamics", "steps"),
     ("dynamics", "restraints"),
 ]
-# That with the least shared memory compiles all of them, the others what differs there: tensor cores, half precision and
-# large blocks. With the environment variable EVERY_CARD all of them compile all.
+# That with the least shared memory compiles all of them, the others what differs there: tensor cores, half precision
+# and large blocks. With the environment variable EVERY_CARD all of them compile all.
 OTHERS = {
     80: [("tensornet", "few"), ("tf32", "many")],
     86: FAMILIES,
