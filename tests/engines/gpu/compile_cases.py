@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "dynamics"))
 
 from torchmdx import Batch, System
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.buffer_storage import NUM_FLAGS
+from torchmdx.step.buffer_storage import NUM_FLAGS, SPREADS
 
 CPU = torch.device("cpu")
 
@@ -115,7 +115,8 @@ def buffers(atoms, systems):
     outputs = {"forces": zeros(atoms, 3), "energy": zeros(systems), "stress": zeros(systems, 3, 3)}
     outputs |= {"flags": torch.zeros(NUM_FLAGS, dtype=torch.int64)}
     outputs |= {"energy_spread": zeros(atoms), "force_spread": zeros(atoms)}
-    return SimpleNamespace(inputs={"positions": zeros(atoms, 3), "cell": zeros(systems, 3, 3)}, outputs=outputs)
+    inputs = {"positions": zeros(atoms, 3), "cell": zeros(systems, 3, 3)}
+    return SimpleNamespace(inputs=inputs, outputs=outputs, doubts=SPREADS)
 
 
 CASES = {"pairs": pairs, "ensemble": ensemble, "dynamics": dynamics}

@@ -101,6 +101,9 @@ def priors(kind):
     edges = brute_force(batch, 3.0)
     switch = (1.0, 2.0) if kind == "switched" else None
     coulomb.evaluate(Coulomb(CoulombConfig(cutoff=3.0, switch=switch)), batch, edges, torch.ones(2, 1), stress=True)
+    count = coulomb.COLUMNS + 1  # more partners than one program takes: their sums are in parts
+    many = Batch.from_systems([System.create(torch.rand(count, 3), torch.ones(count, dtype=torch.int64))])
+    coulomb.evaluate(Coulomb(CoulombConfig(), 1, 1), many, brute_force(many, 1.0), torch.ones(count, 1), stress=True)
     summed, meshed = (
         Coulomb(CoulombConfig(cutoff=5.0, accuracy=accuracy, periodic=periodic), 1, 16)
         for periodic, accuracy in (("ewald", 1e-2), ("pme", 1e-5))

@@ -55,7 +55,6 @@ EXPECTED = {
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("charged", "few"): {
         "embed",
-        "sum_pairs",
         "layer",
         "layer_gradient",
         "first_maps",
