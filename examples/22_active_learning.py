@@ -1,7 +1,6 @@
 """Active learning: a potential for an alloy of copper and gold from one structure, with EMT as the reference.
 
-The script writes the settings of `torchmdx learn` to a file, runs the command, and compares the potential with EMT at a
-temperature that was explored, and at a higher one.
+It runs `torchmdx learn`, and compares the potential with EMT at a temperature that was explored, and at a higher one.
 """
 
 import subprocess
@@ -39,21 +38,18 @@ def main() -> None:
     alloy.symbols[::4] = "Au"
     write(folder / "start.extxyz", alloy)
     (folder / "learn.yaml").write_text(SETTINGS.format(folder=folder))
-    words = [sys.executable, "-m", "torchmdx.commands.cli", "learn", str(folder / "learn.yaml")]
-    subprocess.run(words, check=True)  # `torchmdx learn learn.yaml` of a shell
+    command = [sys.executable, "-m", "torchmdx.commands.cli", "learn", str(folder / "learn.yaml")]
+    subprocess.run(command, check=True)  # `torchmdx learn learn.yaml` in a shell
 
     calculator = torchmdx.Calculator(str(folder / "run" / "potential.safetensors"))
     for temperature in (600, 1500):
-        errors, spreads = [], []
-        atoms = alloy.copy()
+        errors, spreads, atoms, rng = [], [], alloy.copy(), np.random.default_rng(1)
         atoms.calc = EMT()
-        rng = np.random.default_rng(1)
         motion = Langevin(atoms, 2 * units.fs, temperature_K=temperature, friction=0.02 / units.fs, rng=rng)
         for _ in range(10):
             motion.run(20)
-            frame = atoms.copy()
-            frame.calc = calculator
-            errors.append(frame.get_forces() - atoms.get_forces())
+            forces = calculator.get_property("forces", atoms)
+            errors.append(forces - atoms.get_forces())
             spreads.append(calculator.results["forces_spread"].max())
         error = 1000 * np.sqrt(np.mean(np.square(errors)))
         print(f"{temperature} K: forces differ from EMT's by {error:.0f} meV/Å, largest spread {max(spreads):.2f} eV/Å")

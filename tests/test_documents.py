@@ -44,7 +44,8 @@ RUNNING = [page for page in pages() if any(block.language in ("python", *COMMAND
 # Of other programs, and of scripts in tools/ and recipes/.
 FOREIGN_OPTIONS = {
     "--logdir", "--index-url", "--no-cache-dir", "--store", "--checkpoint", "--no-as-needed", "--one-launch",
-    "--batches", "--peers", "--sweep", "--peer", "--arch", "--scheduler-file",
+    "--batches", "--peers", "--sweep", "--peer", "--arch", "--scheduler-file", "--error_threshold", "--nsave",
+    "--foundation_model", "--config_index", "--config", "--ncheckerror",
 }  # fmt: skip
 
 
@@ -333,5 +334,22 @@ def openmm_names() -> dict[str, object]:
     for atom in pdb.topology.atoms():
         system.addParticle(atom.element.mass)
     return dict(
-        system=system, mm_system=copy.deepcopy(system), topology=pdb.topology, ligand=range(pdb.topology.getNumAtoms())
+        system=system,
+        mm_system=copy.deepcopy(system),
+        topology=pdb.topology,
+        ligand=range(pdb.topology.getNumAtoms()),
+        context=scaled_context(system, pdb.positions),
     )
+
+
+def scaled_context(system: openmm.System, positions: object) -> openmm.Context:
+    """With a force that the global parameter lambda_sterics scales."""
+    scaled = copy.deepcopy(system)
+    force = openmm.CustomExternalForce("lambda_sterics * 100 * (x^2 + y^2 + z^2)")
+    force.addGlobalParameter("lambda_sterics", 1.0)
+    for atom in range(scaled.getNumParticles()):
+        force.addParticle(atom)
+    scaled.addForce(force)
+    context = openmm.Context(scaled, openmm.LangevinMiddleIntegrator(300, 1, 0.001), openmm.Platform.getPlatform("CPU"))
+    context.setPositions(positions)
+    return context

@@ -35,7 +35,11 @@ class Chains:
     def __init__(self, count):
         n = 4 * count
         self.buffers = SimpleNamespace(
-            order=torch.arange(n), images=torch.zeros(n, 3), origin=torch.zeros(count, 3), far=torch.zeros(())
+            order=torch.arange(n),
+            images=torch.zeros(n, 3),
+            origin=torch.zeros(count, 3),
+            far=torch.zeros(()),
+            doubts=None,
         )
         self.num_evaluations = 0
 

@@ -28,9 +28,9 @@ class StateExchange:
 
     Example::
 
-        exchange = StateExchange(context, [{"lambda_sterics": x} for x in (1.0, 0.5, 0.0)], temperature=300, steps=500)
-        exchange.run(100)
-        free_energies(exchange.reduced_energies, exchange.counts)  # of torchmdx.dynamics.reweighting
+        exchange = StateExchange(context, [{"lambda_sterics": x} for x in (1.0, 0.5, 0.0)], temperature=300, steps=50)
+        exchange.run(20)
+        exchange.reduced_energies, exchange.counts  # for `torchmdx.dynamics.reweighting.free_energies`
 
     Args:
         context: Positions, velocities and box are the start of every replica. After a run it is in the last state.

@@ -125,7 +125,9 @@ def test_npt_volume_of_an_ideal_gas(monkeypatch, folder, unplotted, barostat):
         force = openmm.PythonForce(lambda state: (0.0, np.zeros((20, 3))))
         force.setUsesPeriodicBoundaryConditions(True)
         system.addForce(force)
-        return SimpleNamespace(transport="none", why="there are no forces", is_ensemble=False, spread=None)
+        return SimpleNamespace(
+            transport="none", why="there are no forces", is_ensemble=False, spread=None, uncertainty=None
+        )
 
     monkeypatch.setattr("torchmdx.commands.md_openmm.simulation.add_potential", add_nothing)
     positions = np.random.default_rng(0).uniform(0, 10, (20, 3))

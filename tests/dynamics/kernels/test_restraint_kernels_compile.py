@@ -35,7 +35,7 @@ for integrator in (Langevin(), Bussi()):
     state = DeviceState(replace(loop.motion, restraints=terms), torch.device("cpu"))
     outputs = {"forces": zeros(190, 3), "energy": zeros(2), "stress": zeros(2, 3, 3)}
     outputs["flags"] = torch.zeros(NUM_FLAGS, dtype=torch.int64)
-    buffers = SimpleNamespace(inputs={"positions": zeros(190, 3), "cell": zeros(2, 3, 3)}, outputs=outputs)
+    buffers = SimpleNamespace(inputs={"positions": zeros(190, 3), "cell": zeros(2, 3, 3)}, outputs=outputs, doubts=None)
     state.launch_advance(buffers)
     state.launch_complete(buffers)
 print(*(name for name, _ in compiled))
