@@ -87,8 +87,16 @@ def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path, ethanol, port, ca
     runs.write(tmp_path, forcefield, steps=60)
     processes = [runs.start(tmp_path)]
 
+    def stopped_between_checkpoints() -> bool:
+        processes[0].send_signal(signal.SIGSTOP)
+        checkpoint = tmp_path / "run.chk"
+        return checkpoint.exists() and checkpoint.read_text().rstrip().endswith("</simulation>")
+
     def kill_and_restart() -> None:
         while not (tmp_path / "run.out").exists() or len((tmp_path / "run.out").read_text().splitlines()) < 10:
+            time.sleep(0.01)
+        while not stopped_between_checkpoints():  # i-PI does not write them as a whole
+            processes[0].send_signal(signal.SIGCONT)
             time.sleep(0.01)
         processes[0].send_signal(signal.SIGKILL)
         processes[0].wait()
