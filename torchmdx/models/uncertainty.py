@@ -105,7 +105,7 @@ class Uncertainty:
 
     @functools.cached_property
     def root(self) -> Tensor:
-        """R [D,D] with σ² = |fᵀ R|²: a L⁻ᵀ, where L Lᵀ = C + r. float64."""
+        """R [D,D] float64, with σ² = ‖fᵀ R‖²; it is a L⁻ᵀ, where L Lᵀ = C + r."""
         return self.factor * self._unit_root
 
     @functools.cached_property

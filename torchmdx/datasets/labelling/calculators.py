@@ -79,7 +79,7 @@ class Choice:
 
     @property
     def num_workers(self) -> int | None:
-        """How many processes suit the calculator: one for each GPU that it uses, or None for one on each core."""
+        """Number of processes that suit the calculator, one for each GPU that it uses; None for one on each core."""
         return torch.cuda.device_count() if self._uses_gpu() else None
 
     def settle(self, number: int) -> None:
