@@ -102,7 +102,7 @@ def _graph(setting: Setting) -> int:
 
 
 def _every(setting: Setting, least: float) -> int:
-    """Steps between frames, at least so many fs, in whole graphs."""
+    """Steps between frames, of at least this many fs, in whole graphs."""
     graph = _graph(setting)
     return graph * int(np.ceil(least / (graph * setting.timestep) - 1e-9))
 

@@ -109,7 +109,7 @@ def pair_counts(frames: Floats, edge: float, bins: int, longest: float) -> Float
 
 
 def radial_distribution(counts: Floats, num_atoms: int, num_frames: int, edge: float, longest: float) -> Floats:
-    """g(r) [R,bins] of counts of pairs [R,bins] of so many frames."""
+    """g(r) [R,bins] from counts of pairs [R,bins] in this number of frames."""
     edges = np.linspace(0, longest, counts.shape[1] + 1)
     shells = 4 / 3 * np.pi * np.diff(edges**3)
     expected = num_frames * num_atoms * (num_atoms - 1) / 2 * shells / edge**3

@@ -177,8 +177,8 @@ def add_uncertainty(
         device, dtype: Of the evaluations; None: the device of the potential.
         fit_references: Leave out of the errors what energies of elements explain, for labels whose energies count from
             other references than the potential's.
-        force_atoms: Calibrate the uncertainties of forces too, by frames with about so many atoms in all: a backward
-            pass for each input of the last layer.
+        force_atoms: Calibrate the uncertainties of forces too, by frames with about this number of atoms in all: a
+            backward pass for each input of the last layer.
         warn: Called with a remark, if the errors seem to need that.
 
     Raises:

@@ -1,5 +1,5 @@
-"""Compiles kernels for a GPU that need not be there, and prints what each takes: case, name, and at most so many bytes
-of shared memory, registers of a program, and bytes that a thread spills.
+"""Compiles kernels for a GPU that need not be there, and prints for each: case, name, bytes of shared memory,
+registers of a program, and bytes that a thread spills.
 
     python compile_kernels.py CAPABILITY CASE/OF ...          # cases of test_kernels_compile.EXPECTED
 

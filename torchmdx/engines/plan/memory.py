@@ -61,7 +61,7 @@ def slab_bytes(config: TensorNetConfig, work: Workload, sent: int = 4, reach: in
 
 
 def reach_for(config: TensorNetConfig, work: Workload, sent: int, most: float) -> int:
-    """The fewest slabs as thick as the cutoff with which an evaluation takes at most so many bytes, if any do."""
+    """The fewest slabs as thick as the cutoff with which an evaluation fits into this number of bytes, if any do."""
     fitting = (reach for reach in REACHES if slab_bytes(config, work, sent, reach) * max(work.atoms, 1) <= most)
     return next(fitting, REACHES[-1])
 

@@ -139,7 +139,7 @@ class _Bulk(Reciprocal):
 
 
 def takes_vectors(crystals: Crystals, splitting: Splitting, method: str, num_atoms: int) -> bool:
-    """Whether a batch with so many atoms, padding included, is summed over vectors, and not on a mesh."""
+    """Whether a batch with this number of atoms, padding included, is summed over vectors, and not on a mesh."""
     number = int(crystals.periodic.sum())
     if method == "pme":
         return not number
