@@ -11,6 +11,7 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 import torchmdx
+from torchmdx.ase import calculator
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.commands.cli import main
 from torchmdx.datasets.conversion import convert
@@ -137,3 +138,13 @@ def test_a_released_potential_gets_it(folder):
     atoms.calc = torchmdx.Calculator(found, device="cpu")
     atoms.get_potential_energy()
     assert 0 < atoms.calc.results["energies_uncertainty"].max() < 1e3
+
+
+def test_energies_have_it_where_it_must_be_asked_for(folder, capsys, monkeypatch):
+    """As on a GPU."""
+    run("model.safetensors", "frames.xyz")
+    monkeypatch.setattr(calculator, "wants_uncertainty", lambda potential, devices, asked, most=None: bool(asked))
+    capsys.readouterr()
+    words = ["--model", "model.safetensors", "--index", "0", "--device", "cpu", "--json"]
+    assert main(["energy", "frames.xyz", *words]) == 0
+    assert '"energy_uncertainty": ' in capsys.readouterr().out

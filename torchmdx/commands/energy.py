@@ -56,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
         if not options.overwrite:
             require_new(options.output)
     given = structures_of(options)
-    calculator = make_calculator(options, max(len(record.atoms) for _, record in given.records))
+    largest = max(len(record.atoms) for _, record in given.records)
+    calculator = make_calculator(options, largest, uncertainty=True)
     origin, failed = origin_of(calculator.potential), len(given.unreadable)
     rows: list[dict[str, Any]] = []
     with whole_file(Path(options.output)) if options.output else nullcontext() as file:

@@ -103,20 +103,28 @@ def model_of(options: argparse.Namespace) -> str | list[str] | None:
     return options.model[0] if len(options.model) == 1 else list(options.model)
 
 
-def make_calculator(options: argparse.Namespace, num_atoms: int = 0, *, precise: bool = False) -> Calculator:
-    """The calculator of the options. num_atoms, of the largest structure, and precise: as for `dtype_of`."""
+def make_calculator(
+    options: argparse.Namespace, num_atoms: int = 0, *, precise: bool = False, uncertainty: bool = False
+) -> Calculator:
+    """The calculator of the options.
+
+    Args:
+        num_atoms, precise: As for `dtype_of`; atoms of the largest structure.
+        uncertainty: Compute that of a potential that knows it also on a GPU, where it has to be asked for.
+    """
     from torchmdx.ase.calculator import Calculator
 
     dtype = dtype_of(options.dtype, num_atoms, precise=precise)
     if dtype != options.dtype and dtype == "float32":
         print(f"{num_atoms:,} atoms are evaluated in float32; --dtype float64 is exact and slower", file=sys.stderr)
-    return Calculator(
-        model_of(options),
-        dtype=dtype,
-        device=options.device,
-        charge=options.charge,
-        **coulomb_treatment(options),
+    given: dict[str, Any] = dict(
+        dtype=dtype, device=options.device, charge=options.charge, **coulomb_treatment(options)
     )
+    found = Calculator(model_of(options), **given)
+    known = getattr(found.potential, "uncertainty", None) is not None
+    if uncertainty and known and "energy_uncertainty" not in found.implemented_properties:
+        return Calculator(model_of(options), uncertainty=True, **given)
+    return found
 
 
 def dtype_of(asked: str, num_atoms: int, *, precise: bool) -> str:

@@ -171,11 +171,9 @@ def test_a_plan_prints_itself():
 
 @pytest.mark.parametrize(("machine", "runs"), [("H100", "Triton, a branch"), ("CPU", "torch, products of matrices")])
 def test_ewald_sums_have_a_stage(machine, runs):
-    crystal, given = replace(ETHANOL, search_cutoff=9.0), (TensorNet2Config(), machine_named(machine))
-    summed, truncated = (
-        plan(given[0], [CoulombConfig(periodic=kind)], crystal, "float32", given[1], Network.of_config(given[0]))
-        for kind in ("auto", "reaction_field")
-    )
+    crystal, config = replace(ETHANOL, search_cutoff=9.0), TensorNet2Config()
+    given = (crystal, "float32", machine_named(machine), Network.of_config(config))
+    summed, truncated = (plan(config, [CoulombConfig(periodic=kind)], *given) for kind in ("auto", "reaction_field"))
     (stage,) = (stage for stage in summed.stages if stage.name == "Ewald sum")
     assert stage.runs.startswith(runs)
     assert "Ewald sum" not in str(truncated)
