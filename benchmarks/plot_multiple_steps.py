@@ -60,7 +60,7 @@ def axes() -> list[str]:
 
 
 def curve(label: str, color: str, errors: dict[float, float]) -> tuple[list[str], str]:
-    """The marks of a series, and what they say in words."""
+    """The marks of a series, and their labels."""
     path = " ".join(f"{across(outer):.1f},{up(percent):.1f}" for outer, percent in errors.items())
     parts = [f'  <polyline points="{path}" fill="none" stroke="{color}" stroke-width="2.5"/>']
     said = []
