@@ -1,11 +1,12 @@
 """Times relaxations of many crystals, with their cells: torchmdx in batches, and one by one in ASE, in one run.
 
     python -m benchmarks.relax FOLDER [--peer matgl,single] [--structures 1000] [--sample 20] [--optimizers lbfgs,fire]
-    python -m benchmarks.relax organic-1 --molecules --peer single
+    python -m benchmarks.relax organic-1 --molecules --peer single [--conformers FILE]
 
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. Crystals of 8 to 40 atoms in ten
 structure types, with random displacements and strains, to 0.02 eV/Å in float32. With --molecules: conformers of
-aspirin, valine and N,N-dimethylglycine from RDKit, to 0.01 eV/Å. seconds: of `torchmdx.relax` in a new process, with
+aspirin, valine and N,N-dimethylglycine from RDKit, to 0.01 eV/Å; --conformers keeps them in a file, and reads it if it
+exists, so that a machine without RDKit can run them. seconds: of `torchmdx.relax` in a new process, with
 setup and captures; warm_seconds: once more; cpu_seconds: of the processor, in the second. Peers relax a sample, of
 stated size, with ASE's LBFGS, and crystals with FrechetCellFilter: matgl with its own calculator, single with
 torchmdx.Calculator. speedup: their time per structure over that of torchmdx, setup included. energy_difference:
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import ase
+import ase.io
 import numpy as np
 import torch
 from ase.build import bulk
@@ -90,6 +92,16 @@ def conformers(count: int) -> list[ase.Atoms]:
         symbols = [atom.GetSymbol() for atom in molecule.GetAtoms()]
         found.append([ase.Atoms(symbols, each.GetPositions()) for each in molecule.GetConformers()])
     return [atoms for several in zip(*found, strict=False) for atoms in several][:count]
+
+
+def kept_conformers(options: argparse.Namespace) -> list[ase.Atoms]:
+    file = options.conformers
+    if file is not None and file.exists():
+        return ase.io.read(file, f":{options.structures}")
+    found = conformers(options.structures)
+    if file is not None:
+        ase.io.write(file, found, format="extxyz")
+    return found
 
 
 def in_batches(
@@ -175,13 +187,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--molecules", action="store_true")
+    parser.add_argument("--conformers", type=Path)
     parser.add_argument("--optimizers", default="lbfgs,fire")
     parser.add_argument("--peer", default="", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--structures", type=int, default=1000)
     parser.add_argument("--sample", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    structures = conformers(options.structures) if options.molecules else crystals(options.structures)
+    structures = kept_conformers(options) if options.molecules else crystals(options.structures)
     settings: dict[str, Any] = dict(fmax=0.01) if options.molecules else dict(fmax=FMAX, cell=True)
     rows: list[dict[str, Any]] = []
     results = []
