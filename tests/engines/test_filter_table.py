@@ -151,18 +151,6 @@ def test_the_table_is_differentiable_by_distance():
     assert torch.autograd.gradcheck(lambda s: torch.stack(table(s)).sum((0, 2, 3)), (r,), eps=1e-7)
 
 
-@pytest.mark.parametrize(("uniform", "decay"), [(0.0, 5.0), (0.1, 7.0), (1.0, 5.0)])
-def test_the_stretch_runs_from_the_cutoff_to_the_nucleus_and_back(uniform, decay):
-    stretch = Stretch(100, 5.0, uniform, decay)
-    r = torch.linspace(0, 5, 50, dtype=torch.float64)
-    x = stretch(r)
-    assert float(x[0]) == pytest.approx(100)
-    assert float(x[-1]) == pytest.approx(0, abs=1e-12)
-    torch.testing.assert_close(stretch.inverse(x), r, atol=1e-9, rtol=0)
-    torch.testing.assert_close(jvp(stretch, (r,), (torch.ones_like(r),))[1], stretch.slope(r))
-    assert stretch.beyond(2.0) == pytest.approx(float(stretch(r.new_tensor(2.0))))
-
-
 def test_a_bound_of_zero_is_refused():
     with pytest.raises(ValueError, match=r"bound must be > 0, got 0"):
         tabulate(make_network(), 0.0)
