@@ -1,4 +1,4 @@
-"""Starting structures of the fast model of organic-1: molecules and ions of its training, pairs and water clusters.
+"""Starting structures of the fast model of organic-1: molecules and ions of its training, pairs, and water.
 
 python make_structures.py -o structures.xyz
 
@@ -20,6 +20,7 @@ ORGANIC = Path(__file__).resolve().parent.parent / "organic_1"
 MOST_ATOMS = 32
 CONTACT = 2.2  # Å between the nearest atoms of two molecules
 WATER = "O"
+SIDE, SPACING = 4, 3.1  # molecules along a box of water, and their distance in Å: 1.0 g/cm³
 
 
 def read(name: str) -> list[str]:
@@ -70,6 +71,18 @@ def together(parts: list[Atoms], random: np.random.Generator) -> Atoms:
     return whole
 
 
+def liquid(water: Atoms, random: np.random.Generator) -> Atoms:
+    """A periodic box of water molecules on a grid, each turned at random."""
+    box = Atoms(cell=[SIDE * SPACING] * 3, pbc=True)
+    for place in np.ndindex(SIDE, SIDE, SIDE):
+        turned = water.copy()
+        turned.rotate(random.uniform(0, 360), random.normal(size=3), center="COM")
+        turned.positions += SPACING * np.array(place) - turned.get_center_of_mass()
+        box += turned
+    box.info = {"charge": 0, "smiles": f"{SIDE**3} {WATER}"}
+    return box
+
+
 def main() -> None:
     """Writes the file, and tells what is in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -78,6 +91,7 @@ def main() -> None:
     parser.add_argument("--ions", type=int, default=120)
     parser.add_argument("--pairs", type=int, default=50)
     parser.add_argument("--waters", type=int, default=15)
+    parser.add_argument("--liquids", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--other-than", help="a file of this script, whose molecules are left out")
     args = parser.parse_args()
@@ -92,9 +106,11 @@ def main() -> None:
         for _ in range(args.pairs)
     ]
     clusters = [together([water] * int(random.integers(2, 9)), random) for _ in range(args.waters)]
+    liquids = [liquid(water, random) for _ in range(args.liquids)]
     before = ase.io.read(args.other_than, ":") if args.other_than else []
     known = {str(atoms.info["smiles"]) for atoms in before if "." not in str(atoms.info["smiles"])}
     every = [atoms for atoms in [*molecules, *ions] if atoms.info["smiles"] not in known] + [*pairs, *clusters]
+    every += liquids
     ase.io.write(args.output, every, format="extxyz")
     charges = np.array([atoms.info["charge"] for atoms in every])
     print(
