@@ -24,7 +24,7 @@ structures
 neighbors
 models
 evaluation
-engines/ops engines/plan engines/hermite
+engines/ops engines/plan engines/hermite engines/knots
 engines/engine engines/filter_table engines/cutoff_copies engines/gpu/triton engines/reciprocal
 engines/cpu
 engines/pairs

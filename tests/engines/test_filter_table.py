@@ -5,9 +5,11 @@ import torch
 from torch.func import jvp
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+import torchmdx
 from torchmdx import TensorNetConfig
 from torchmdx.engines import filter_table
-from torchmdx.engines.filter_table import DEGREE, Stretch, fingerprint, table_of, tabulate
+from torchmdx.engines.filter_table import DEGREE, fingerprint, table_of, tabulate
+from torchmdx.engines.knots import Stretch
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.training.optimizer import FlatParameters
 
@@ -74,9 +76,48 @@ def test_a_table_is_made_where_gradients_are_switched_off(mode):
     assert torch.equal(found.coefficients, wanted.coefficients)
 
 
-def test_an_even_spacing_is_taken_where_the_basis_is_even():
-    assert tabulate(make_network(radial_basis="gauss", num_radial=32), 1e-3).stretch.uniform == 1.0
-    assert tabulate(make_network(num_radial=32), 1e-3).stretch.uniform < 0.5
+def test_in_float64_an_even_spacing_is_taken_where_the_basis_is_even():
+    even = make_network(radial_basis="gauss", num_radial=32)
+    assert tabulate(even, 1e-3, torch.float64).stretch.uniform == 1.0
+    assert tabulate(make_network(num_radial=32), 1e-3, torch.float64).stretch.uniform < 0.5
+
+
+def test_trained_weights_have_few_intervals_at_the_distances_of_most_edges():
+    network = torchmdx.load("organic-1", device="cpu").network
+    table = table_of(network.float())
+    stretch = table.stretch
+    assert (stretch.uniform, stretch.decay) == (0.1, 7.0)
+    assert stretch.num_intervals <= 240
+    assert stretch.beyond(2.5) < 18.5
+    assert table.error <= filter_table.BOUND
+    exact = copy.deepcopy(network).double()
+    r = torch.linspace(0.05, 4.999, 500, dtype=torch.float64)
+    with torch.no_grad():
+        both = [values_and_slopes(of, r) for of in (exact.filters, table.double())]
+    # Relative to the largest filters from a distance on; the table itself is rounded to float32.
+    for start, bound in ((0.0, 1e-6), (0.8, 1e-6), (2.5, 1e-5)):
+        far = r >= start
+        for wanted, found in zip(*both, strict=True):
+            scale = wanted[:, far].abs().amax(dim=(1, 2, 3), keepdim=True)
+            assert ((wanted - found)[:, far].abs() / scale).max() < 1.2 * bound
+
+
+def test_filters_at_the_distances_of_atoms_are_not_lost_in_those_of_nuclei_that_touch():
+    """The first are a thousandth of the second."""
+    network = make_network()
+    plain = network.filters
+    network.filters = lambda r: [f + 1e3 * torch.exp(-((r / 0.25) ** 2))[:, None, None] * f for f in plain(r)]
+    table = tabulate(network)
+    r = torch.linspace(0.9, 4.99, 500, dtype=torch.float64)
+    with torch.no_grad():
+        exact, found = torch.stack(network.filters(r)), torch.stack(table.double()(r))
+    assert (exact - found).abs().max() < 2e-7 * exact.abs().max()
+
+
+def test_tables_in_float64_have_the_spacing_of_least_error():
+    table = table_of(make_network())
+    assert table.stretch == Stretch(64, 5.0, 0.3, 5.0)
+    assert table.coefficients.shape[2] == 10
 
 
 def test_value_and_slope_are_continuous_at_every_knot():
@@ -110,15 +151,16 @@ def test_the_table_is_differentiable_by_distance():
     assert torch.autograd.gradcheck(lambda s: torch.stack(table(s)).sum((0, 2, 3)), (r,), eps=1e-7)
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.1, 1.0])
-def test_the_stretch_runs_from_the_cutoff_to_the_nucleus_and_back(uniform):
-    stretch = Stretch(100, 5.0, uniform)
+@pytest.mark.parametrize(("uniform", "decay"), [(0.0, 5.0), (0.1, 7.0), (1.0, 5.0)])
+def test_the_stretch_runs_from_the_cutoff_to_the_nucleus_and_back(uniform, decay):
+    stretch = Stretch(100, 5.0, uniform, decay)
     r = torch.linspace(0, 5, 50, dtype=torch.float64)
     x = stretch(r)
     assert float(x[0]) == pytest.approx(100)
     assert float(x[-1]) == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(stretch.inverse(x), r, atol=1e-9, rtol=0)
     torch.testing.assert_close(jvp(stretch, (r,), (torch.ones_like(r),))[1], stretch.slope(r))
+    assert stretch.beyond(2.0) == pytest.approx(float(stretch(r.new_tensor(2.0))))
 
 
 def test_a_bound_of_zero_is_refused():

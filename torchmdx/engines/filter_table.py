@@ -5,25 +5,12 @@ evaluated by small networks for every edge. The table is a piecewise polynomial 
 ends of every interval and at nodes between them. Value and slope are continuous, so forces computed as the derivative
 of the table conserve the energy.
 
-Knots are uniform in a stretched distance
-
-::
-
-    x(r) = n · [ w · (1 - r / c) + (1 - w) · (exp(-α r) - exp(-α c)) / (1 - exp(-α c)) ],   α = 5 / c
-
-::
-
-    | variable | symbol |
-    |---|---|
-    | num_intervals | n |
-    | cutoff | c, Å; x(c) = 0 and x(0) = n |
-    | uniform | w: 0 puts knots where exponential-normal bases are narrow, 1 spaces them evenly |
-
-In interval k = floor(x), with t = x - k - origin, a filter is Σ_q a_q t^q. The table stores these coefficients and not
-values and slopes at the knots, because differences of nearly equal values would amplify the rounding to float32. The
-fifth degree needs about 110 intervals for an error of 1e-6 and the third 900: the table fits into first-level caches.
-The ninth needs 190 for 1e-10 in float64. There, powers are of the distance from the middle of an interval: those from
-its end would amplify rounding.
+Knots are uniform in a stretched distance x(r), see engines/knots.py. In interval k = floor(x), with t = x - k - origin,
+a filter is Σ_q a_q t^q. The table stores these coefficients and not values and slopes at the knots, because differences
+of nearly equal values would amplify the rounding to float32. The fifth degree needs 130 to 340 intervals, 10 to 40 of
+them beyond half of the cutoff, for an error of 1e-6: those that most edges fall into fit into first-level caches. The
+ninth needs 190 for 1e-10 in float64. There, powers are of the distance from the middle of an interval: those from its
+end would amplify rounding.
 """
 
 from __future__ import annotations
@@ -33,13 +20,13 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.hermite import FIFTH, NINTH, Polynomial
+from torchmdx.engines.knots import FOR_FLOAT32, FOR_FLOAT64, MOST_INTERVALS, Ranges, Stretch
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.tensornet import TensorNet
@@ -47,55 +34,15 @@ from torchmdx.models.tensornet2 import TensorNet2
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.runtime.isolation import isolated
 
-MOST_INTERVALS = 8192
-MIXTURES = (0.0, 0.1, 0.3, 1.0)
-FEWEST_INTERVALS = 64  # the number that is tried first
 # Where in every interval the table is compared with the exact filters; none is a node.
 PROBES = (0.1, 0.2, 0.4, 0.6, 0.8)
 FINEST = 1e-9  # below, rounding may keep more intervals from being better
-
+# Of a set's largest value or slope: errors are compared with no less.
+SMALLEST = 1e-6
 
 DEGREE = FIFTH.degree
 # Largest error of a filter's value and slope, relative to the largest value and slope of its set; and in float64.
 BOUND, BOUND_DOUBLE = 1e-6, 1e-10
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """x(r) of this module's text: from distance to position in the table."""
-
-    num_intervals: int
-    cutoff: float
-    uniform: float
-
-    @property
-    def alpha(self) -> float:
-        return 5.0 / self.cutoff
-
-    @property
-    def coefficients(self) -> tuple[float, float, float]:
-        """(p, q, s) of x(r) = p + q r + s exp(-α r)."""
-        end = math.exp(-5.0)
-        s = self.num_intervals * (1 - self.uniform) / (1 - end)
-        return self.num_intervals * self.uniform - s * end, -self.num_intervals * self.uniform / self.cutoff, s
-
-    def __call__(self, distance: Tensor) -> Tensor:
-        p, q, s = self.coefficients
-        return p + q * distance + s * torch.exp(-self.alpha * distance)
-
-    def slope(self, distance: Tensor) -> Tensor:
-        """dx/dr, negative."""
-        _, q, s = self.coefficients
-        return q - self.alpha * s * torch.exp(-self.alpha * distance)
-
-    def inverse(self, position: Tensor) -> Tensor:
-        """r(x) by bisection, exact to rounding: x falls with r."""
-        low, high = torch.zeros_like(position), torch.full_like(position, self.cutoff)
-        for _ in range(60):
-            middle = (low + high) / 2
-            beyond = self(middle) < position
-            low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)
-        return (low + high) / 2
 
 
 class TabulatedFilters(nn.Module):
@@ -105,7 +52,8 @@ class TabulatedFilters(nn.Module):
     message to itself).
 
     Args:
-        error: The largest measured error of values and of slopes, relative to the largest value and slope of the set.
+        error: The largest measured error of values and of slopes, relative to the largest value and slope of the set,
+            in the ranges of distances that a `Spacing` has.
     """
 
     coefficients: Tensor
@@ -139,9 +87,9 @@ def tabulate(
 ) -> TabulatedFilters:
     """Table of a network's filters whose measured error is within `bound`, on the network's device.
 
-    Small tables, one for each of MIXTURES, decide the spacing of the knots. The number of intervals follows from the
-    error of the slope, which is proportional to its power of minus the degree. A table of MOST_INTERVALS, or one that
-    more intervals do not improve, is returned whatever its error: see `.error`.
+    Small tables decide the spacing of the knots, by the rule of `dtype`. The number of intervals follows from the error
+    of the slope, which is proportional to its power of minus the degree. A table of MOST_INTERVALS, or one that more
+    intervals do not improve, is returned whatever its error: see `.error`.
 
     Args:
         network: A TensorNet, or another module with the `config`, `norm` and `filters(distances)` of a TensorNet.
@@ -151,18 +99,16 @@ def tabulate(
     """
     if not bound > 0:
         raise ValueError(f"bound must be > 0, got {bound}")
-    exact = copy.deepcopy(network).double()
-    cutoff = float(network.config.cutoff)
+    exact, cutoff = copy.deepcopy(network).double(), float(network.config.cutoff)
+    spacing, degree = FOR_FLOAT64 if dtype == torch.float64 else FOR_FLOAT32, polynomial.degree
     # One thread: equal bits whatever their number, and no waiting for others on a busy machine, which took a minute.
     with torch.no_grad(), limited_to(1):
         table = min(
-            (_build(exact, Stretch(FEWEST_INTERVALS, cutoff, w), polynomial) for w in MIXTURES),
-            key=lambda table: table.error,
+            (_build(exact, stretch, polynomial, spacing.ranges) for stretch in spacing.first(cutoff)),
+            key=lambda table: spacing.cost(table.stretch, table.error / bound, degree),
         )
         while bound < table.error < math.inf and table.stretch.num_intervals < MOST_INTERVALS:
-            growth = 1.05 * (table.error / bound) ** (1 / polynomial.degree)
-            intervals = 8 * math.ceil(table.stretch.num_intervals * growth / 8)
-            finer = _build(exact, Stretch(min(MOST_INTERVALS, intervals), cutoff, table.stretch.uniform), polynomial)
+            finer = _build(exact, spacing.finer(table.stretch, table.error / bound, degree), polynomial, spacing.ranges)
             if finer.error > table.error and table.error < FINEST:
                 break
             table = finer
@@ -189,7 +135,7 @@ def _with_slopes(function: Callable[[Tensor], Tensor], distance: Tensor) -> tupl
     return values.detach(), slopes
 
 
-def _build(network: Any, stretch: Stretch, polynomial: Polynomial) -> TabulatedFilters:
+def _build(network: Any, stretch: Stretch, polynomial: Polynomial, ranges: Ranges) -> TabulatedFilters:
     """A float64 table and its error against the exact filters."""
     n = stretch.num_intervals
     options: dict[str, Any] = dict(dtype=torch.float64, device=network.norm.weight.device)
@@ -209,13 +155,16 @@ def _build(network: Any, stretch: Stretch, polynomial: Polynomial) -> TabulatedF
     coefficients = torch.einsum("pq,lnqsc->lnpsc", polynomial.solve.to(given.device), given)
     coefficients[:, :, 0] += level
     table = TabulatedFilters(coefficients, own, stretch, math.inf, polynomial.origin)
-    table.error = _error(network, table)
+    table.error = _error(network, table, ranges)
     return table
 
 
-def _error(network: Any, table: TabulatedFilters) -> float:
-    """Largest error of value or slope at PROBES, relative to the largest value or slope of each set of filters."""
-    n = table.stretch.num_intervals
+def _error(network: Any, table: TabulatedFilters, ranges: Ranges) -> float:
+    """Largest error of value or slope at PROBES, relative to the largest value or slope of each set of filters.
+
+    In each range of distances, divided by its factor: see `Spacing`.
+    """
+    n, cutoff = table.stretch.num_intervals, table.stretch.cutoff
     device = table.own.device
     worst = 0.0
     for probe in PROBES:
@@ -223,9 +172,13 @@ def _error(network: Any, table: TabulatedFilters) -> float:
         r = table.stretch.inverse(x)
         tabulated = _with_slopes(lambda s: torch.stack(table(s)), r)
         for exact, approximate in zip(_filters(network, r), tabulated, strict=True):
-            scale = exact.abs().amax(dim=(1, 2, 3)).clamp(min=torch.finfo(torch.float64).tiny)
-            error = float(((exact - approximate).abs().amax(dim=(1, 2, 3)) / scale).max())
-            worst = max(worst, error if math.isfinite(error) else math.inf)
+            largest, errors = (found.abs().amax(dim=(2, 3)) for found in (exact, exact - approximate))
+            least = (SMALLEST * largest.amax(1)).clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+            for start, factor in ranges:
+                inside = r >= start * cutoff
+                scale = (largest * inside).amax(1, keepdim=True).clamp(min=least)
+                error = float((errors * inside / scale).max()) / factor
+                worst = max(worst, error if math.isfinite(error) else math.inf)
     return worst
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.engines.filter_table import Stretch
 from torchmdx.engines.gpu.triton.tf32_product import Split
+from torchmdx.engines.knots import Stretch
 from torchmdx.engines.plan.kernels import MOST_ELEMENTS
 
 # Error of the combinations, of the largest value and of the largest slope of the filters.

@@ -103,8 +103,10 @@ class FastTensorNet:
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
         # The tables of embedding and layers, for blocks of atoms.
-        pack = packed_table if precision == "half" else dense_table
-        self.tables = [pack(table) for table in (self.weights.table, *(layer.table for layer in self.weights.layers))]
+        tables = (self.weights.table, *(layer.table for layer in self.weights.layers))
+        self.tables = [
+            packed_table(table) if precision == "half" else dense_table(table, self.table.stretch) for table in tables
+        ]
         self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None

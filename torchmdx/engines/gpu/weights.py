@@ -16,6 +16,7 @@ from torchmdx.engines.gpu.head_weights import HeadWeights, padded
 from torchmdx.engines.gpu.triton.edge_walk import LEADING
 from torchmdx.engines.gpu.triton.fp16_product import LARGEST
 from torchmdx.engines.gpu.triton.tf32_product import Split
+from torchmdx.engines.knots import FOR_FLOAT32, Stretch
 from torchmdx.engines.plan.padding import power_of_two
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
@@ -187,7 +188,7 @@ def packed_table(table: Tensor) -> Tensor:
     return torch.cat([table[:, :2].contiguous().view(torch.int32), pairs], 1).contiguous()
 
 
-def dense_table(table: Tensor) -> Tensor:
+def dense_table(table: Tensor, stretch: Stretch) -> Tensor:
     """A table [n,6,3,C] as words [n,5,3,C]: the coefficients of t⁴ and t⁵ share the last one.
 
     The word, read as a float, is the coefficient of t⁴; its last bits are the first bits of that of t⁵. The other
@@ -212,20 +213,29 @@ def dense_table(table: Tensor) -> Tensor:
     lower = exact[:, :4].clone()
     lower[:, 2] -= change_4 + 2 * change
     lower[:, 3] += 2 * change_4 + 3 * change
-    if not _largest_change(change_4, change, exact) <= DENSE_ERROR:
+    if not _largest_change(change_4, change, exact, stretch) <= DENSE_ERROR:
         return table
     return torch.cat([lower.float().view(torch.int32), word[:, None]], 1).contiguous().view(torch.uint32)
 
 
-def _largest_change(fourth: Tensor, fifth: Tensor, table: Tensor) -> float:
-    """Of values or slopes in a table by t²(1-t)² (fourth + fifth (t + 2)), relative to the largest value or slope."""
-    value, slope = table[:, 0].abs().amax(), table[:, 1].abs().amax()
-    worst = torch.zeros_like(value)
+def _largest_change(fourth: Tensor, fifth: Tensor, table: Tensor, stretch: Stretch) -> float:
+    """Of values or slopes in a table by t²(1-t)² (fourth + fifth (t + 2)), relative to the largest value or slope.
+
+    Slopes are those by distance: intervals differ in width. Compared in the ranges that the table was made for.
+    """
+    knots = torch.arange(len(table), dtype=torch.float64, device=table.device)
+    value, slope = (power.abs().amax(dim=(1, 2)) for power in (table[:, 0], table[:, 1]))
+    slope = slope * stretch.slope(stretch.inverse(knots)).abs()
+    worst = torch.zeros_like(value[0])
     for t in torch.linspace(0, 1, 17, dtype=torch.float64, device="cpu").tolist():
         quartic, along = (t * (1 - t)) ** 2, fourth + fifth * (t + 2)
         steep = 2 * t * (1 - t) * (1 - 2 * t) * along + quartic * fifth
-        for change, largest in ((quartic * along, value), (steep, slope)):
-            worst = torch.maximum(worst, change.abs().amax() / largest)
+        scale = stretch.slope(stretch.inverse(knots + t)).abs()
+        of_value, of_slope = (change.abs().amax(dim=(1, 2)) for change in (quartic * along, steep))
+        for change, size in ((of_value, value), (of_slope * scale, slope)):
+            for start, factor in FOR_FLOAT32.ranges:
+                count = int(stretch.beyond(start * stretch.cutoff)) + 1  # intervals
+                worst = torch.maximum(worst, change[:count].amax() / (factor * size[:count].amax()))
     return float(worst)
 
 
