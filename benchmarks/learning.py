@@ -1,0 +1,245 @@
+"""What `torchmdx learn` reaches with how many labels, by how frames are selected.
+
+    python -m benchmarks.learning run --folder FOLDER [--workers 16] [--seconds 540] [--only alloy,peptide]
+    python -m benchmarks.learning record --folder FOLDER
+
+run: each run of `torchmdx learn` is a process of one thread; after `seconds` all are stopped, and the same command
+goes on. record: writes what is in the folder to learning.json, rows of two kinds. curve: the error of the potential
+after each round on test frames, which dynamics of the reference itself has visited from other structures:
+
+- alloy: Cu-Au with the EMT potential of ASE: crystals, melts and (111) surfaces
+- peptide: alanine dipeptide with organic-1 as the reference, at three temperatures
+
+strategies: last_layer, frames by uncertainty and distance; random, frames of the same kind of exploration at random;
+ensemble, by the spread of three potentials and distance; undiverse, by the uncertainty of last_layer alone. member:
+errors of one potential (of an ensemble the mean over its members), which compare selections with equal potentials.
+
+barrier: the transfer of the proton in malonaldehyde with GFN2-xTB as the reference, by relaxed scans of both, explored
+with harmonic restraints (held) and without (free).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import record
+from benchmarks.learning_cases import CASES, DONOR, HELD, PROTON, Case
+
+KEYS = ("kind", "case", "strategy", "seed", "round", "set")
+COUNT = 20  # labels of a round
+ROUNDS = 5
+EPOCHS = 150
+SCORES = "scores.json"
+SECONDS_TO_STOP = 30.0  # after the signal
+LAST_LAYER, RESTRAINT = {"kind": "last_layer"}, {"kind": "distance", "atoms": [DONOR, PROTON], "stiffness": 20.0}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "last_layer": {"uncertainty": LAST_LAYER},
+    "random": {"uncertainty": LAST_LAYER, "select": {"random": COUNT}},
+    "ensemble": {"uncertainty": {"kind": "ensemble", "members": 3}},
+    "undiverse": {"uncertainty": LAST_LAYER, "select": {"diversity": 0.0, "duplicates": 0.0}},
+    "held": {"uncertainty": LAST_LAYER, "explore": {"restraints": [{**RESTRAINT, "reference": HELD}]}},
+    "free": {"uncertainty": LAST_LAYER},
+}
+# Longest first. The strategies of each case, and the seeds.
+PLAN = [
+    (case, strategy, seed)
+    for case, strategies in (
+        ("alloy", ("ensemble", "last_layer", "random")),
+        ("peptide", ("ensemble", "last_layer", "random", "undiverse")),
+        ("reaction", ("held", "free")),
+    )
+    for strategy in strategies
+    for seed in range(3)
+]
+PLAN.sort(key=lambda one: one[1] != "ensemble")
+
+
+def settings(case: str, strategy: str, seed: int, folder: Path, share: float, device: str) -> dict[str, Any]:
+    """The configuration of a run. share: of steps and epochs, for a trial."""
+    values: dict[str, Any] = {
+        "start": {"structures": str(folder / f"{case}.extxyz"), "seed": seed, "count": COUNT},
+        "explore": {},
+        "select": {"count": COUNT},
+        "label": {"workers": 1},
+        "train": {
+            "model": {"num_channels": 32, "num_layers": 1, "cutoff": 4.5},
+            "data": {"seed": seed},
+            "training": {"epochs": max(1, int(share * EPOCHS)), "seed": seed, "device": device},
+        },
+        "output": {"directory": str(folder / f"{case}-{strategy}-{seed}"), "page": False},
+    }
+    for more in (CASES[case].settings, STRATEGIES[strategy]):
+        for section, entries in more.items():
+            values[section] = values.get(section, {}) | entries
+    explore = values["explore"]
+    explore["steps"] = max(explore["every"], int(share * explore["steps"]))
+    return values
+
+
+# The work of one process
+
+
+def work(case: str, strategy: str, seed: int, folder: Path, share: float, device: str) -> int:
+    """Runs a round at a time, and scores each; returns the exit status of the run."""
+    from torchmdx.learning.config import LearnConfig
+    from torchmdx.learning.run import learn
+    from torchmdx.training.config_file import make_as
+
+    values = settings(case, strategy, seed, folder, share, device)
+    for rounds in range(1, ROUNDS + 1):
+        config = make_as(LearnConfig, json.loads(json.dumps({**values, "stop": {"rounds": rounds}})))
+        if status := learn(config):
+            return status
+        score(Path(config.output.directory), case, folder)
+    return 0
+
+
+def score(run: Path, case: str, folder: Path) -> None:
+    """Measures the potentials of all rounds that have not been, if the test frames are there."""
+    path = run / SCORES
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if not all((folder / f"{case}.{name}.extxyz").exists() for name in CASES[case].tests):
+        return
+    labels = 0
+    for place in sorted(run.glob("round-*")):
+        if not (place / "train" / "done.json").exists():
+            continue
+        stages = {stage.parent.name: json.loads(stage.read_text()) for stage in place.glob("*/done.json")}
+        labels += stages["label"]["result"]["labels"]
+        if place.name in known:
+            continue
+        explored = stages.get("explore", {}).get("result", {})
+        facts = {
+            "labels": labels,
+            "seconds": sum(stage["seconds"] for stage in stages.values()),
+            "endings": explored.get("endings"),
+            "uncertainty": explored.get("uncertainty"),
+        }
+        known[place.name] = [facts | row for row in _measured(place / "train" / "potential.safetensors", case, folder)]
+        path.write_text(json.dumps(known))
+
+
+def _measured(potential: Path, case: str, folder: Path) -> list[dict[str, Any]]:
+    from benchmarks.learning_errors import barrier, errors
+
+    return [barrier(potential)] if case == "reaction" else errors(potential, _tests(CASES[case], case, folder))
+
+
+def _tests(of: Case, case: str, folder: Path) -> dict[str, Path]:
+    return {name: folder / f"{case}.{name}.extxyz" for name in of.tests}
+
+
+# All processes
+
+
+def tasks(only: list[str], folder: Path) -> list[list[str]]:
+    """Arguments of the processes, in the order in which they start: test frames first."""
+    cases = [case for case in CASES if case in only]
+    found = [["test", case, name] for case in cases for name in _tests(CASES[case], case, folder)]
+    return found + [["work", case, strategy, str(seed)] for case, strategy, seed in PLAN if case in cases]
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs all that is not done, `workers` processes at a time, until the time is over."""
+    from ase.io import write
+
+    folder, began = options.folder, time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in options.only.split(","):
+        write(folder / f"{case}.extxyz", CASES[case].start())
+    waiting, running = tasks(options.only.split(","), folder), {}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    common = ["--folder", str(folder), "--share", str(options.share), "--cuda", options.cuda]
+    while (waiting or running) and time.monotonic() - began < options.seconds:
+        while waiting and len(running) < options.workers:
+            task = waiting.pop(0)
+            with (folder / f"{'-'.join(task).replace(' ', '')}.log").open("a") as log:
+                command = [sys.executable, "-m", "benchmarks.learning", *task, *common]
+                process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            running[process] = task
+        for process in [one for one in running if one.poll() is not None]:
+            print(
+                f"{time.monotonic() - began:6.0f} s  {' '.join(running.pop(process))}: {process.returncode}", flush=True
+            )
+        time.sleep(0.2)
+    for process in running:
+        process.send_signal(signal.SIGTERM)
+    last = time.monotonic() + SECONDS_TO_STOP
+    for process, task in running.items():
+        try:
+            process.wait(max(0.1, last - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        print(f"stopped {' '.join(task)}", flush=True)
+    print(f"{len(waiting)} not begun; {len(list(folder.glob('*/' + SCORES)))} runs have scores", flush=True)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """What the scores of all runs say."""
+    found = []
+    for case, strategy, seed in PLAN:
+        path = folder / f"{case}-{strategy}-{seed}" / SCORES
+        if not path.exists():
+            continue
+        for name, measured in json.loads(path.read_text()).items():
+            for one in measured:
+                kind = "barrier" if case == "reaction" else "curve"
+                key = {"kind": kind, "case": case, "strategy": strategy, "seed": seed, "round": int(name[-3:])}
+                found.append(key | {"set": one.get("set", "scan")} | one)
+    return found
+
+
+def labels_for(curve: dict[int, float], error: float) -> float | None:
+    """Labels at which an error is reached, by interpolation of logarithms; None if it is not.
+
+    curve: errors by labels.
+    """
+    points = sorted(curve.items())
+    if points[0][1] <= error:
+        return float(points[0][0])
+    for (n0, e0), (n1, e1) in itertools.pairwise(points):
+        if e1 <= error < e0:
+            share = np.log(e0 / error) / np.log(e0 / e1)
+            return float(np.exp((1 - share) * np.log(n0) + share * np.log(n1)))
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "record", "test", "work"))
+    parser.add_argument("names", nargs="*", help="of test and work, which run starts")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=540.0)
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--share", type=float, default=1.0, help="of steps and epochs, for a trial")
+    parser.add_argument("--cuda", default="", help="strategies that train and explore on the GPU: ensemble,random")
+    options = parser.parse_args()
+    if options.what == "run":
+        run(options)
+    elif options.what == "record":
+        print(record.update("learning", rows(options.folder), KEYS))
+    elif options.what == "test":
+        case, name = options.names
+        path = options.folder / f"{case}.{name}.extxyz"
+        if not path.exists():
+            CASES[case].tests[name].write(path, options.share)
+    else:
+        case, strategy, seed = options.names
+        device = "cuda" if strategy in options.cuda.split(",") else "cpu"
+        sys.exit(work(case, strategy, int(seed), options.folder, options.share, device))
+
+
+if __name__ == "__main__":
+    main()
