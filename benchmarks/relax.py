@@ -81,7 +81,7 @@ def crystals(count: int) -> list[ase.Atoms]:
 
 
 def conformers(count: int) -> list[ase.Atoms]:
-    """Of three molecules of 19 to 21 atoms, in turn."""
+    """Of three molecules of 16 to 21 atoms, in turn."""
     from rdkit import Chem
     from rdkit.Chem import AllChem
 
