@@ -233,7 +233,7 @@ def results(run: Run, atoms: ase.Atoms, frames: list[Frame]) -> Row:
     if run.ensemble == "nve":
         energies = np.array([frame.energy for frame in frames])
         found, error = drift.slopes(np.array([frame.time for frame in frames]), energies[:, None])
-        row |= dict(drift_ev_atom_ps=float(f"{found[0]:.2e}"), error=float(f"{error:.1e}"))
+        row |= dict(drift_ev_atom_ps=float(f"{found[0]:.2e}"), drift_error=float(f"{error:.1e}"))
         row |= dict(fluctuation_ev_atom=float(f"{energies.std():.2e}"))
     if run.ensemble == "npt":
         volumes = np.array([frame.volume for frame in frames])
