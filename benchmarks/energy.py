@@ -15,11 +15,11 @@ STEPS_A_NS = 1_000_000  # of 1 fs
 TOGETHER = 20
 
 
-def per_ns(run: Callable[[], Any], seconds: float = 2.0, library: Any = None) -> dict[str, float]:
-    """J_per_ns and watts of runs on the current GPU, each a step of 1 fs; empty where no energy is counted.
+def per_ns(run: Callable[[], Any], seconds: float = 2.0, library: Any = None, steps: int = 1) -> dict[str, float]:
+    """J_per_ns and watts of runs on the current GPU; empty where no energy is counted.
 
     Args:
-        seconds: How long it runs. library: NVML, None for that of the system.
+        seconds: How long it runs. library: NVML, None for that of the system. steps: Steps of 1 fs in a run.
     """
     if not torch.cuda.is_available():
         return {}
@@ -35,7 +35,8 @@ def per_ns(run: Callable[[], Any], seconds: float = 2.0, library: Any = None) ->
     except NoEnergyReading as error:
         _say(str(error))
         return {}
-    return {"J_per_ns": round(used.joules_a_run / TOGETHER * STEPS_A_NS, 1), "watts": round(used.watts)}
+    joules = used.joules_a_run / (TOGETHER * steps) * STEPS_A_NS
+    return {"J_per_ns": round(joules, 1), "watts": round(used.watts)}
 
 
 @functools.cache

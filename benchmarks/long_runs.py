@@ -1,37 +1,48 @@
-"""Long runs of released potentials by `torchmdx.Dynamics`: drift, temperature, density, lattice constants, recoveries.
+"""Long runs of released potentials: drift, temperature, density, lattice constants, recoveries.
 
     python -m benchmarks.long_runs [FOLDER] [--rows water-npt,...] [--picoseconds 100] [--seconds 150]
 
-FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIALS`. float32. Each run starts from a
-relaxed structure, after 5 ps with Langevin(10/ps). Errors are standard errors from ten blocks of time. drift: slope of
-the total energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list. A run ends
-after --seconds, if it has not reached --picoseconds by then.
+FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIALS`. float32, by `torchmdx.Dynamics` or,
+in rows that say so, by OpenMM with the potential added (Monte Carlo barostat). Each run starts from a relaxed
+structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps.
+Errors are standard errors from ten blocks of time. drift: slope of the total energy, eV/atom/ps, at constant energy.
+recoveries: steps that were repeated with a longer list. A run ends after --seconds, if it has not reached --picoseconds
+by then.
+
+upstream_*: of crystals where matgl can be imported, its own results for FRAMES structures of the run: the mean pressure
+(without kinetic energy) less that of torchmdx, GPa, and the largest difference of a force, eV/Å.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ase
+import ase.io
+import ase.units
 import numpy as np
 import torch
 from ase.build import bulk
 from numpy.typing import NDArray
 
 import torchmdx
-from benchmarks import drift, record, released
+from benchmarks import drift, matgl_steps, record, released, systems
 from torchmdx import Dynamics, Potential, System
 from torchmdx.dynamics import CellRescaling, Langevin
 
 Row = dict[str, Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BLOCKS, EVERY = 10, 50
-SETTLING, TEMPERATURE = 5.0, 300.0  # ps, K
+BLOCKS, EVERY, FRAMES = 10, 50, 10
+TEMPERATURE = 300.0  # K
+STRONG, WEAK = 10.0, 1.0  # friction while settling and then, 1/ps
+KILOJOULE = ase.units.kJ / ase.units.mol  # a mole, in eV
 GRAMS = 1.66053907  # of amu/Å³ in g/cm³
 MATPES = "TensorNet-MatPES-PBE-v2025.1-PES"
 
@@ -46,12 +57,31 @@ class Run:
     timestep: float  # fs
     compressibility: float = 4.6e-5  # 1/bar
     known: float | None = None
+    settling: float = 5.0  # ps
+    program: str = "Dynamics"
 
 
+@dataclass(frozen=True)
+class Frame:
+    """Of a run: time ps, total energy eV/atom, temperature K, volume Å³, positions, cell, recoveries so far."""
+
+    time: float
+    energy: float
+    temperature: float
+    volume: float
+    positions: NDArray[np.float64]
+    cell: NDArray[np.float64]
+    recoveries: int
+    why: str = ""
+
+
+LIQUID = "liquid_water"
 RUNS = {
     "peptide-nvt": Run("aceff-1.1", "peptide_in_water", "nvt", 1.0),
     "peptide-nve": Run("aceff-1.1", "peptide_in_water", "nve", 0.5),
-    "water-npt": Run("aceff-2.0", "water216", "npt", 1.0, known=0.997),
+    "water-npt": Run("aceff-2.0", LIQUID, "npt", 1.0, known=0.997, settling=20.0),
+    "water-npt-openmm": Run("aceff-2.0", LIQUID, "npt", 1.0, known=0.997, settling=20.0, program="OpenMM"),
+    "water-nve": Run("aceff-2.0", LIQUID, "nve", 0.5),
     "copper-npt": Run(MATPES, "Cu 108", "npt", 2.0, 7e-7, known=3.615),
     "salt-npt": Run(MATPES, "NaCl 216", "npt", 2.0, 4e-6, known=5.640),
 }
@@ -62,6 +92,10 @@ def structure(name: str) -> ase.Atoms:
         return bulk("Cu", cubic=True) * (3, 3, 3)
     if name == "NaCl 216":
         return bulk("NaCl", "rocksalt", a=5.64, cubic=True) * (3, 3, 3)
+    if name == LIQUID:
+        found = ase.io.read(systems.STRUCTURES / f"{LIQUID}.pdb", index=0)
+        assert isinstance(found, ase.Atoms)
+        return found
     return released.structure(name)
 
 
@@ -77,44 +111,136 @@ def rounded(name: str, values: NDArray[np.float64], digits: int) -> Row:
     return {name: round(found, digits), f"{name}_error": round(error, digits)}
 
 
-def measure(name: str, run: Run, path: str | Path, picoseconds: float, seconds: float) -> Row:
-    potential = torchmdx.load(path, dtype=torch.float32, device=DEVICE)
-    assert isinstance(potential, Potential)
-    atoms = structure(run.system)
-    atoms.set_array("initial_magmoms", None)
-    relaxed = torchmdx.relax([atoms], potential, fmax=0.5, steps=200)[0].atoms
-    system = System.from_ase(relaxed)
+def by_dynamics(run: Run, potential: Potential, atoms: ase.Atoms, steps: int) -> Iterator[Frame]:
     options: dict[str, Any] = dict(timestep=run.timestep, temperature=TEMPERATURE, seed=1)
     if run.ensemble == "npt":
         options["barostat"] = CellRescaling(1.0, 1.0, run.compressibility)
-    thermal = Dynamics(potential, system, integrator=Langevin(10.0), **options)
-    begin = thermal.run(round(SETTLING * 1000 / run.timestep))
-    dynamics = Dynamics(potential, system, integrator="verlet" if run.ensemble == "nve" else Langevin(1.0), **options)
-    dynamics.restore(begin)
-    values: dict[str, list[float]] = {"time": [], "energy": [], "temperature": [], "volume": []}
-    steps, start = round(picoseconds * 1000 / run.timestep) // EVERY * EVERY, time.perf_counter()
+    system = System.from_ase(atoms)
+    settled = Dynamics(potential, system, integrator=Langevin(STRONG), **options).run(steps_of(run, run.settling))
+    dynamics = Dynamics(potential, system, integrator="verlet" if run.ensemble == "nve" else Langevin(WEAK), **options)
+    dynamics.restore(settled)
     for found in dynamics.snapshots(steps, every=EVERY):
-        values["time"].append(found.time / 1000)
-        values["energy"].append(float(found.energy[0] + found.kinetic_energy[0]) / len(atoms))
-        values["temperature"].append(float(found.temperature[0]))
-        values["volume"].append(float(found.volume[0]) if atoms.pbc.all() else np.nan)
+        yield Frame(
+            time=(found.time - settled.time) / 1000,
+            energy=float(found.energy[0] + found.kinetic_energy[0]) / len(atoms),
+            temperature=float(found.temperature[0]),
+            volume=float(found.volume[0]) if atoms.pbc.all() else np.nan,
+            positions=found.positions,
+            cell=found.cell[0],
+            recoveries=dynamics.num_recoveries,
+            why=dynamics.why,
+        )
+
+
+def by_openmm(run: Run, potential: Potential, atoms: ase.Atoms, steps: int) -> Iterator[Frame]:
+    import openmm
+
+    from benchmarks import openmm_steps, released_dynamics
+    from torchmdx.openmm import add_potential
+
+    topology = openmm_steps.topology_of(atoms.numbers, atoms.cell.array)
+    system = openmm.System()
+    for mass in atoms.get_masses():
+        system.addParticle(mass)
+    force = add_potential(system, topology, potential)
+    system.addForce(openmm.MonteCarloBarostat(1.0, TEMPERATURE))
+    integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, STRONG, run.timestep / 1000)
+    context = openmm.Context(system, integrator, *released_dynamics.platform())
+    context.setPeriodicBoxVectors(*(atoms.cell.array * openmm_steps.NM))
+    context.setPositions(atoms.positions * openmm_steps.NM)
+    context.setVelocitiesToTemperature(TEMPERATURE, 1)
+    integrator.step(steps_of(run, run.settling))
+    integrator.setFriction(WEAK)
+    for step in range(EVERY, steps + 1, EVERY):
+        integrator.step(EVERY)
+        state = context.getState(energy=True, positions=True)
+        kinetic, energy = (each._value * KILOJOULE for each in (state.getKineticEnergy(), state.getPotentialEnergy()))
+        yield Frame(
+            time=step * run.timestep / 1000,
+            energy=(energy + kinetic) / len(atoms),
+            temperature=kinetic / (1.5 * len(atoms) * ase.units.kB),
+            volume=state.getPeriodicBoxVolume()._value / openmm_steps.NM**3,
+            positions=state.getPositions(asNumpy=True)._value / openmm_steps.NM,
+            cell=state.getPeriodicBoxVectors(asNumpy=True)._value / openmm_steps.NM,
+            recoveries=force.num_recoveries,
+        )
+
+
+def steps_of(run: Run, picoseconds: float) -> int:
+    """A multiple of EVERY."""
+    return round(picoseconds * 1000 / run.timestep) // EVERY * EVERY
+
+
+def start_of(run: Run, potential: Potential) -> ase.Atoms:
+    """The structure that a run begins with."""
+    atoms = structure(run.system)
+    atoms.set_array("initial_magmoms", None)
+    return atoms if run.system == LIQUID else torchmdx.relax([atoms], potential, fmax=0.5, steps=200)[0].atoms
+
+
+def beside_upstream(path: Path, potential: Potential, atoms: ase.Atoms, frames: list[Frame]) -> Row:
+    """Pressure and forces of matgl in some frames, compared with those of torchmdx."""
+    import matgl
+    from matgl.ext.ase import PESCalculator
+
+    loaded = matgl.load_model(path)
+    matgl_steps.read_as_released(loaded, path)
+    calculators = (torchmdx.Calculator(potential), PESCalculator(potential=loaded.to(DEVICE), stress_unit="eV/A3"))
+    pressures, forces = [], []
+    for frame in frames[:: max(1, len(frames) // FRAMES)]:
+        shown = ase.Atoms(atoms.numbers, frame.positions, cell=frame.cell, pbc=True)
+        values = []
+        for calculator in calculators:
+            shown.calc = calculator
+            values.append((-shown.get_stress()[:3].mean() / ase.units.GPa, shown.get_forces()))
+        pressures.append(values[1][0] - values[0][0])
+        forces.append(float(np.abs(values[1][1] - values[0][1]).max()))
+    found = dict(upstream_pressure_GPa=float(np.mean(pressures)), upstream_force_eV_A=max(forces))
+    return {key: float(f"{value:.1e}") for key, value in found.items()}
+
+
+def measure(name: str, run: Run, path: str | Path, picoseconds: float, seconds: float) -> Row:
+    potential = torchmdx.load(path, dtype=torch.float32, device=DEVICE)
+    assert isinstance(potential, Potential)
+    atoms = start_of(run, potential)
+    program = by_openmm if run.program == "OpenMM" else by_dynamics
+    frames: list[Frame] = []
+    start, begun = 0.0, 0.0
+    for frame in program(run, potential, atoms, steps_of(run, picoseconds)):
+        if not frames:  # before it are settling and set-up
+            start, begun = time.perf_counter(), frame.time
+        frames.append(frame)
         if time.perf_counter() - start > seconds:
             break
-    span, of = time.perf_counter() - start, {key: np.array(each) for key, each in values.items()}
-    length = float(of["time"][-1]) - begin.time / 1000
+    span, last = time.perf_counter() - start, frames[-1]
     row: Row = dict(run=name, potential=run.potential, system=run.system, atoms=len(atoms), ensemble=run.ensemble)
-    row |= dict(timestep_fs=run.timestep, picoseconds=round(length, 1), ns_day=round(length * 86.4 / span, 1))
-    row |= rounded("temperature", of["temperature"], 2)
-    row |= dict(recoveries=dynamics.num_recoveries, why=dynamics.why)
-    if run.ensemble == "nve":
-        found_slopes, error = drift.slopes(of["time"], of["energy"][:, None])
-        row |= dict(drift_ev_atom_ps=float(f"{found_slopes[0]:.2e}"), error=float(f"{error:.1e}"))
-        row |= dict(fluctuation_ev_atom=float(f"{of['energy'].std():.2e}"))
-    if run.ensemble == "npt":
-        if run.system.startswith("water"):
-            row |= rounded("density_g_cm3", atoms.get_masses().sum() * GRAMS / of["volume"], 4)
+    row |= dict(program=run.program, timestep_fs=run.timestep, picoseconds=round(last.time, 1))
+    row |= dict(ns_day=round((last.time - begun) * 86.4 / span, 1))
+    row |= rounded("temperature", np.array([frame.temperature for frame in frames]), 2)
+    row |= dict(recoveries=last.recoveries, why=last.why)
+    row |= results(run, atoms, frames)
+    if run.system in ("Cu 108", "NaCl 216"):
+        if importlib.util.find_spec("matgl") is None:
+            print(f"{name}: without matgl, which cannot be imported", flush=True)
         else:
-            row |= rounded("lattice_constant_A", (of["volume"] / 27) ** (1 / 3), 4)
+            row |= beside_upstream(Path(path), potential, atoms, frames)
+    return row
+
+
+def results(run: Run, atoms: ase.Atoms, frames: list[Frame]) -> Row:
+    """What a run at constant energy or pressure is made for."""
+    row: Row = {}
+    if run.ensemble == "nve":
+        energies = np.array([frame.energy for frame in frames])
+        found, error = drift.slopes(np.array([frame.time for frame in frames]), energies[:, None])
+        row |= dict(drift_ev_atom_ps=float(f"{found[0]:.2e}"), drift_error=float(f"{error:.1e}"))
+        row |= dict(fluctuation_ev_atom=float(f"{energies.std():.2e}"))
+    if run.ensemble == "npt":
+        volumes = np.array([frame.volume for frame in frames])
+        if run.system == LIQUID:
+            row |= rounded("density_g_cm3", atoms.get_masses().sum() * GRAMS / volumes, 4)
+        else:
+            row |= rounded("lattice_constant_A", (volumes / 27) ** (1 / 3), 4)
         row |= dict(experiment=run.known)
     return row
 

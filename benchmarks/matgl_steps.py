@@ -5,8 +5,9 @@
 FOLDER: of a potential that matgl saved, such as TensorNet-PES-MatPES-PBE-2025.2. float32. ms: of torchmdx, the median
 of a replay, neighbour search and copies included; of matgl, the median of its Potential on a graph that is already on
 the GPU, without the neighbour search. wall_ms: from ASE's Atoms to NumPy results by each package's calculator.
-force_error: relative, against torchmdx's exact model in float64. memory_GB: the most that torch held. speedup: by ms,
-over the faster mode of matgl. Results go to matgl.json (elements) and matgl_compounds.json.
+force_error: relative, against torchmdx's exact model in float64. memory_GB: the most that torch held. J_per_ns, watts:
+of matgl, for steps of 1 fs (benchmarks/energy.py). speedup: by ms, over the faster mode of matgl. Results go to
+matgl.json (elements) and matgl_compounds.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -27,7 +29,7 @@ from ase.build import bulk
 from ase.spacegroup import crystal
 
 import torchmdx
-from benchmarks import peer_model, record
+from benchmarks import energy, peer_model, record
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.step.captured_step import CapturedStep
 
@@ -121,6 +123,13 @@ def ours(model: Potential, atoms: ase.Atoms, exact: np.ndarray | None) -> dict[s
     return row
 
 
+def read_as_released(loaded: Any, folder: Path) -> None:
+    """Exchanges what matgl 4 exchanges in networks of version 1: the halves, of both atoms, of the pair embedding."""
+    if json.loads((folder / "model.json").read_text())["kwargs"]["model"]["@model_version"] == 1:
+        weight = loaded.model.tensor_embedding.emb2.weight.data
+        weight.copy_(torch.cat(weight.chunk(2, 1)[::-1], 1))
+
+
 def theirs(folder: Path, atoms: ase.Atoms, mode: str, exact: np.ndarray | None) -> dict[str, Any]:
     import matgl
     from matgl.ext.ase import Atoms2Graph, PESCalculator
@@ -129,6 +138,7 @@ def theirs(folder: Path, atoms: ase.Atoms, mode: str, exact: np.ndarray | None) 
     start = time.perf_counter()
     settings: dict[str, Any] = dict(compile_model=True) if mode == "compile" else {}
     loaded = matgl.load_model(folder)
+    read_as_released(loaded, folder)
     potential = type(loaded)(
         loaded.model,
         data_mean=loaded.data_mean,
@@ -154,6 +164,7 @@ def theirs(folder: Path, atoms: ase.Atoms, mode: str, exact: np.ndarray | None) 
         ms=peer_model.milliseconds(run, count, 5),
         setup_s=round(seconds, 2),
         force_error=error_of(found[1].detach().cpu(), exact),
+        **energy.per_ns(run),
         memory_GB=round(torch.cuda.max_memory_allocated() / 2**30, 3),
     )
     calculator = PESCalculator(potential=potential, stress_unit="eV/A3")

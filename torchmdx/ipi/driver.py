@@ -26,7 +26,10 @@ from torchmdx.structures.files import read_record
 __DRIVER_NAME__ = "torchmdx"
 __DRIVER_CLASS__ = "TorchmdxDriver"
 
-PARAMETERS = ("template", "model", "device", "dtype", "charge", "index")
+PARAMETERS = (
+    *("template", "model", "device", "dtype", "charge", "index"),
+    *("coulomb", "coulomb_cutoff", "coulomb_accuracy"),
+)
 GIVEN_BY_IPI = ("verbose", "verbosity")
 
 Answer = tuple[float, Numbers, Numbers, str]
@@ -42,6 +45,7 @@ class TorchmdxDriver(Dummy_driver):
         dtype: As for Calculator.
         charge: In e, instead of the file's.
         index: Of the structure in the file, as in ASE. i-PI's `<parameters>` has them as text.
+        coulomb, coulomb_cutoff, coulomb_accuracy: As for `torchmdx.load`.
 
     Raises:
         ValueError: For parameters that are unknown or bad.
@@ -56,14 +60,26 @@ class TorchmdxDriver(Dummy_driver):
         dtype: str = "float32",
         charge: str | float | None = None,
         index: str | int = "-1",
+        coulomb: str | None = None,
+        coulomb_cutoff: str | float | None = None,
+        coulomb_accuracy: str | float | None = None,
         **others: Any,
     ) -> None:
         _require_known(others)
         if not template:
             raise ValueError("template must be the file of a structure with the elements of all atoms, got none")
-        record = read_record(template, str(index), None if charge is None else _number("charge", charge))
+        record = read_record(template, str(index), _number("charge", charge))
         self._elements = record.atoms.numbers.tolist()
-        self.beads: Beads = load_beads(model, record.atoms, dtype=dtype, device=device, charge=record.charge)
+        self.beads: Beads = load_beads(
+            model,
+            record.atoms,
+            dtype=dtype,
+            device=device,
+            charge=record.charge,
+            coulomb=coulomb,
+            coulomb_cutoff=_number("coulomb_cutoff", coulomb_cutoff),
+            coulomb_accuracy=_number("coulomb_accuracy", coulomb_accuracy),
+        )
         super().__init__(verbose=others.get("verbose", False))
 
     def compute_structure(self, cell: Numbers, pos: Numbers) -> Answer:
@@ -103,9 +119,9 @@ def _require_known(others: dict[str, Any]) -> None:
             raise TypeError(f"parameters must be of {', '.join(PARAMETERS)}, got {name!r}{hint}")
 
 
-def _number(name: str, value: str | float) -> float:
+def _number(name: str, value: str | float | None) -> float | None:
     try:
-        return float(value)
+        return None if value is None else float(value)
     except ValueError:
         raise ValueError(f"{name} must be a number, got {value!r}") from None
 

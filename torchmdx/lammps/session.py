@@ -54,7 +54,8 @@ class LammpsSession:
         device = choose_device(settings.device_of(local_rank))
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        self.potential = prepare_potential(settings.model, DTYPES[settings.precision], device)
+        treatment = (settings.coulomb_cutoff, settings.coulomb, settings.coulomb_accuracy)
+        self.potential = prepare_potential(settings.model, DTYPES[settings.precision], device, *treatment)
         if takes_charges(self.potential):
             raise ValueError(
                 "pair_style torchmdx needs a potential that predicts its charges or has none, got one that takes the "

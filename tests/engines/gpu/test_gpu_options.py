@@ -1,6 +1,7 @@
 """Every pair of options of the configurations in the fused kernels, against the exact model in float64."""
 
 import itertools
+from dataclasses import fields
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.gpu.engine import kernels_for
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.evaluation.derivatives import evaluate
+from torchmdx.models.priors.coulomb import CoulombConfig
+from torchmdx.models.priors.d3 import D3Config
+from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.neighbors.brute_force import brute_force
 
 COMMON = {
@@ -32,7 +36,7 @@ PLAIN = {
 }
 CHARGED = {
     **COMMON,
-    "num_layers": (0, 1, 3),
+    "num_layers": (0, 1, 3, 6),
     "num_charges": (1, 8, 64),
     "charge_slack": (0.0, 1e-3),
     "cut": ("few", "coarse"),
@@ -71,16 +75,36 @@ def test_all_pairs_are_among_the_settings():
     assert len(found) < 40
 
 
+# What only scales a table or a matrix, and what makes no difference to an evaluation.
+NUMBERS = {"num_radial", "cutoff", "max_z", "trainable_basis"}
+
+
+def test_every_option_is_among_the_settings():
+    """A TensorNet2 has the others of a TensorNet at their defaults."""
+    assert {field.name for field in fields(TensorNetConfig)} == PLAIN.keys() - {"cut"} | NUMBERS
+    own = {field.name for field in fields(TensorNet2Config)} - {field.name for field in fields(TensorNetConfig)}
+    assert own <= CHARGED.keys()
+    fixed = {"head": "gated", "messages": "target", "self_message": False, "readout_activation": False}
+    for name, value in {**fixed, "charge_factor": False}.items():
+        with pytest.raises(ValueError, match=f"{name} of a TensorNet2 must be"):
+            TensorNet2Config(**{name: value})
+    assert PLAIN.keys() - CHARGED.keys() == fixed.keys() | {"charge_factor"}
+
+
+PRIORS = {"none": [], "zbl": [ZBLConfig()], "d3 and coulomb": [D3Config(functional="pbe"), CoulombConfig()]}
+
+
+@pytest.mark.parametrize("priors", PRIORS.values(), ids=PRIORS)
 @pytest.mark.parametrize("card", ["H100", "A100", "RTX 4090", "RTX 5090"])
 @pytest.mark.parametrize("atoms", [22, 166, 3000])
 @pytest.mark.parametrize("kind", [TensorNetConfig, TensorNet2Config])
-def test_no_option_leaves_the_fused_kernels(kind, atoms, card):
-    """Up to 256 channels, 6 layers and 64 sets of charges."""
+def test_no_option_leaves_the_fused_kernels(kind, atoms, card, priors):
+    """Up to 256 channels, 6 layers and 64 sets of charges, with priors or without."""
     options = PLAIN if kind is TensorNetConfig else CHARGED
     options = {**options, "num_channels": (2, 100, 256), "num_layers": (0, 3, 6), "cut": (None,)}
     for settings in pairwise(options):
         settings = {name: value for name, value in settings.items() if name != "cut"}
-        found = plan(kind(**settings), (), Workload.usual(atoms), "float32", machine_named(card))
+        found = plan(kind(**settings), priors, Workload.usual(atoms), "float32", machine_named(card))
         assert (found.engine, found.warning) == ("fused", None), named(settings)
 
 

@@ -164,3 +164,19 @@ def test_every_stage_says_why_and_what_would_run_otherwise():
                     assert stage.why
                     assert stage.otherwise
                     assert stage.otherwise != stage.runs
+
+
+@pytest.mark.parametrize(
+    ("atoms", "forces", "wanted"),
+    [
+        (15, True, None),  # one launch
+        (22, True, None),
+        (166, True, "opposite edges"),
+        (3000, True, "opposite edges, readout"),
+        (3000, False, "readout"),
+    ],
+)
+def test_the_plan_says_what_runs_in_branches(atoms, forces, wanted):
+    found = planned(TensorNet2Config(), replace(Workload.usual(atoms), forces=forces), "H100")
+    (*_, last) = found.stages
+    assert (last.why.removeprefix("independent of the rest: ") if last.name == "branches" else None) == wanted

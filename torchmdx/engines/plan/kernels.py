@@ -141,8 +141,9 @@ def _charged(
     stages = [stage, *launches] if single else [stage, *launches, *within, edges, *_kept(work, keeps, maps)]
     if work.memory:
         stages.append(Stage("memory", "all tensors are kept", memory.CHARGES_OF_ALL, "slabs of atoms"))
-    if chain != ROWS:
-        stages.append(Stage("branches", "two streams", "opposite edges and readout need nothing else", "one stream"))
+    if beside := _beside(config, work, chain, maps):
+        why = f"independent of the rest: {', '.join(beside)}"
+        stages.append(Stage("branches", "two streams", why, "one stream"))
     return KernelPlan(
         chain=chain,
         tiles=tiles,
@@ -283,6 +284,12 @@ def _edge_stage(config: TensorNet2Config, work: Workload, precision: str, machin
         return Stage(name, special, f"{work.rows:,} atoms and edges are many", apart)
     reason = serves.edge_maps(config, precision, machine)
     return Stage(name, apart, reason or f"{work.rows:,} atoms and edges are few", special)
+
+
+def _beside(config: TensorNet2Config, work: Workload, chain: str, maps: bool) -> list[str]:
+    """What is launched in branches beside other work."""
+    opposite = work.forces and config.num_layers > 0 and (maps or chain != ROWS)
+    return [*(["opposite edges"] if opposite else []), *(["readout"] if chain != ROWS else [])]
 
 
 def _kept(work: Workload, keeps: bool, maps: bool) -> list[Stage]:

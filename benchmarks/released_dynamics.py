@@ -1,0 +1,164 @@
+"""Times dynamics with released potentials: torchmdx.Dynamics, OpenMM with the native force, and openmm-ml.
+
+    python -m benchmarks.released_dynamics [FOLDER] [--rows aceff-2.0/dhfr,...] [--programs NAMES] [--seconds 120]
+
+FOLDER as for benchmarks.released. Langevin at 300 K and 1 fs; OpenMM in mixed precision. Atoms of 10⁸ amu hardly move,
+so that all steps have the edges of the first one. openmm-ml loads the same file into torchmd-net and compiles it; in a
+box its Coulomb energies have a reaction field beyond 12 Å. Each row runs in a process of its own for at most --seconds,
+and replaces the row of an earlier run in released_dynamics.json.
+
+step_ms: wall clock over many steps, the median of five stretches. setup_s: from the structure to the first step.
+J_per_ns, watts: of the whole GPU (benchmarks/energy.py). speedup, saving: over openmm-ml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openmm
+import torch
+
+from benchmarks import energy, openmm_steps, record, released
+from torchmdx import Dynamics, Potential, System, load
+from torchmdx.dynamics import Langevin
+from torchmdx.openmm import add_potential
+
+Row = dict[str, Any]
+Advance = Callable[[int], None]
+SYSTEMS = {
+    "aceff-1.1": ("alanine_dipeptide", "chignolin", "dhfr", "peptide_in_water"),
+    "aceff-2.0": ("alanine_dipeptide", "chignolin", "dhfr", "peptide_in_water 12 Å"),
+}
+PROGRAMS = ("Dynamics", "OpenMM", "openmm-ml")
+PEER = "openmm-ml"
+A_RUN = 20  # steps
+
+
+def by_dynamics(path: str, name: str) -> Advance:
+    potential = load(path, dtype=torch.float32, device=released.DEVICE, coulomb_cutoff=released.CUTOFFS.get(name))
+    assert isinstance(potential, Potential)
+    atoms = released.structure(name)
+    masses = np.full(len(atoms), openmm_steps.MASS)
+    dynamics = Dynamics(
+        potential, System.from_ase(atoms), integrator=Langevin(1.0), timestep=1.0, steps_per_replay=A_RUN, masses=masses
+    )
+    return lambda steps: (dynamics.run(steps), None)[1]
+
+
+def by_openmm(path: str, name: str, program: str) -> Advance:
+    atoms = released.structure(name)
+    topology = openmm_steps.topology_of(atoms.numbers, atoms.cell.array if atoms.pbc.all() else None)
+    if program == PEER:
+        from openmmml import MLPotential
+
+        system = MLPotential("torchmdnet", modelPath=path).createSystem(topology)
+        for i in range(system.getNumParticles()):
+            system.setParticleMass(i, openmm_steps.MASS)
+    else:
+        system = openmm_steps.system_of(topology)
+        add_potential(system, topology, path, coulomb_cutoff=released.CUTOFFS.get(name))
+    integrator = openmm.LangevinMiddleIntegrator(300, 1.0, 0.001)
+    context = openmm.Context(system, integrator, *platform())
+    context.setPositions(atoms.positions * openmm_steps.NM)
+
+    def advance(steps: int) -> None:
+        integrator.step(steps)
+        context.getState(energy=True, groups={31})  # waits for the GPU, without another evaluation
+
+    return advance
+
+
+def platform() -> tuple[Any, ...]:
+    if not released.GPU:
+        return (openmm.Platform.getPlatformByName("CPU"),)
+    return openmm.Platform.getPlatformByName("CUDA"), {"Precision": "mixed"}
+
+
+def measure(path: str, name: str, program: str) -> Row:
+    """One row. The first stretches compile kernels and graphs."""
+    start = time.perf_counter()
+    advance = by_dynamics(path, name) if program == "Dynamics" else by_openmm(path, name, program)
+    advance(1)
+    setup = time.perf_counter() - start
+    for _ in range(3):
+        advance(A_RUN)
+    start = time.perf_counter()
+    advance(A_RUN)
+    once = (time.perf_counter() - start) / A_RUN
+    count = max(A_RUN, int(1.0 / once) // A_RUN * A_RUN)
+    steps = []
+    for _ in range(5):
+        start = time.perf_counter()
+        advance(count)
+        steps.append((time.perf_counter() - start) / count)
+    step = statistics.median(steps)
+    return dict(
+        atoms=len(released.structure(name)),
+        step_ms=round(step * 1e3, 4),
+        ns_day=round(86400e-6 / step, 1),
+        setup_s=round(setup, 2),
+        **energy.per_ns(lambda: advance(A_RUN), steps=A_RUN),
+    )
+
+
+def in_process(potential: str, path: str, name: str, program: str, seconds: float) -> Row:
+    """The row of a process of its own; with an error if it fails or takes longer than `seconds`."""
+    command = [sys.executable, "-m", "benchmarks.released_dynamics", "--child", json.dumps([path, name, program])]
+    row: Row = dict(potential=potential, system=name, program=program)
+    try:
+        done = subprocess.run(command, timeout=seconds, check=False, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        return row | dict(error=f"takes more than {seconds:g} s")
+    found = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return row | (json.loads(found[-1]) if found else dict(error=done.stderr.strip()[-200:]))
+
+
+def compared(rows: list[Row]) -> list[Row]:
+    """With the factors to openmm-ml."""
+    peer = next((row for row in rows if row["program"] == PEER), {})
+    for row in rows:
+        for name, key in (("speedup", "step_ms"), ("saving", "J_per_ns")):
+            if row["program"] != PEER and key in row and key in peer:
+                row[name] = round(peer[key] / row[key], 2)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
+    parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
+    parser.add_argument("--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--seconds", type=float, default=120, help="limit for each row (default: 120)")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(*json.loads(options.child))), flush=True)
+        return
+    chosen = [name for name in options.rows.split(",") if name]
+    for potential, names in SYSTEMS.items():
+        path = released.find(options.folder and Path(options.folder), potential)
+        if path is None:
+            print(f"{potential}: not in {options.folder}", flush=True)
+            continue
+        for name in names:
+            if chosen and potential not in chosen and f"{potential}/{name}" not in chosen:
+                continue
+            rows: list[Row] = []
+            for program in options.programs.split(","):
+                rows.append(in_process(potential, str(path), name, program, options.seconds))
+                print(rows[-1], flush=True)
+                record.update("released_dynamics", compared(rows), ("potential", "system", "program"))
+
+
+if __name__ == "__main__":
+    main()
