@@ -59,7 +59,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, eq=False)
-class Interaction:
+class Coupling:
     """energy [] e²/Å, and its slopes: of_charges [n] of the region, of_places [n,3], of_around [M,3]; float64."""
 
     energy: Tensor
@@ -71,7 +71,7 @@ class Interaction:
 def interact(
     inside: Tensor, places: Tensor, around: Tensor, *, surroundings: Surroundings, charges: Tensor, cell: Tensor,
     split: LatticeSplit | None = None, slopes: bool = True, dtype: torch.dtype = torch.float64,
-) -> Interaction:  # fmt: skip
+) -> Coupling:  # fmt: skip
     """Σ q_i Q_j g and images, from charges [n] e and places [n,3] Å of the region, places [M,3] around it.
 
     Args:
@@ -102,7 +102,7 @@ def interact(
         more, of_charges, waves = lattice.of_region()
         energy, potentials = energy + more, potentials + of_charges
         of_places = of_places + waves if slopes else of_places
-    return Interaction(energy, potentials, of_places, of_around)
+    return Coupling(energy, potentials, of_places, of_around)
 
 
 def _blocks(count: int, rows: int) -> Iterator[slice]:
