@@ -8,7 +8,7 @@ import pytest
 
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from mixed_systems import mix  # noqa: E402
-from mm_systems import SOLUTE, mm_system, water_box  # noqa: E402
+from mm_systems import SOLUTE, cluster, mm_system, water_box  # noqa: E402
 from openmm import app  # noqa: E402
 
 from torchmdx import load, save  # noqa: E402
@@ -194,6 +194,58 @@ def energy_and_forces_of_group(context, group):
     return state.getPotentialEnergy()._value, np.array(state.getForces(asNumpy=True)._value)
 
 
+def on_the_reference_platform(system, positions):
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference"))
+    context.setPositions(positions)
+    return context
+
+
+@pytest.mark.parametrize("case", ["NoCutoff native", "CutoffPeriodic native", "PME native", "PME python"])
+def test_electrostatic_embedding(make_potential, case):
+    """Against the CPU, also without forces, after OpenMM has reordered atoms, and in another box."""
+    method, transport = case.split()
+    charged = make_potential(model="tensornet2", num_channels=16, num_layers=1).float()
+    charged.scale.fill_(0.01)
+    topology, positions = cluster(40) if method == "NoCutoff" else water_box()
+    system = mm_system(topology, nonbondedMethod=getattr(app, method), nonbondedCutoff=0.75)
+    mixed, exact = (
+        mix(system, topology, SOLUTE, charged, embedding="electrostatic", force_group=9, **{**ON_GPU, **options})
+        for options in (dict(transport=transport), dict(transport="python", device="cpu"))
+    )
+    context = context_of(mixed, positions)
+    for factor in (1.0, 1.005, 1.2):
+        box = factor * np.array([side._value for side in mixed.getDefaultPeriodicBoxVectors()])
+        context.setPeriodicBoxVectors(*box)
+        context.setPositions(factor * positions)
+        other = on_the_reference_platform(exact, factor * positions)
+        other.setPeriodicBoxVectors(*box)
+        found, wanted = (energy_and_forces_of_group(each, 9) for each in (context, other))
+        assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+        assert np.abs(found[1] - wanted[1]).max() < 1e-3 * np.abs(wanted[1]).max()
+        assert np.abs(found[1][22:]).max() > 0
+        alone = context.getState(energy=True, groups=1 << 9).getPotentialEnergy()._value
+        assert alone == pytest.approx(found[0], rel=1e-6)
+    openmm.LocalEnergyMinimizer.minimize(context, 10, 20)
+    context.getIntegrator().step(600)
+    there = np.array(context.getState(positions=True).getPositions(asNumpy=True)._value)
+    other.setPositions(there)
+    found, wanted = (energy_and_forces_of_group(each, 9) for each in (context, other))
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    assert np.abs(found[1] - wanted[1]).max() < 1e-3 * np.abs(wanted[1]).max()
+    assert find(mixed)[0].report().mode == "graph"
+
+
+def test_a_barostat_with_electrostatic_embedding(make_potential):
+    charged = make_potential(model="tensornet2", num_channels=16, num_layers=1).float()
+    charged.scale.fill_(0.01)
+    system, topology, positions = solvated()
+    system.addForce(openmm.MonteCarloBarostat(1, 300, 2))
+    context = context_of(mix(system, topology, SOLUTE, charged, embedding="electrostatic", **ON_GPU), positions)
+    openmm.LocalEnergyMinimizer.minimize(context, 10, 20)
+    context.getIntegrator().step(100)
+    assert np.isfinite(context.getState(energy=True).getPotentialEnergy()._value)
+
+
 @pytest.mark.parametrize("precision", ["mixed", "double"])
 @pytest.mark.parametrize("periodic", [None, False])
 def test_link_atoms(precision, periodic):
@@ -235,22 +287,3 @@ def test_link_atoms_interpolate_and_survive_xml(potential, tmp_path):
         assert np.abs(forces - between).max() < 1e-3 * np.abs(between).max()
         found = context.getState(parameterDerivatives=True).getEnergyParameterDerivatives()["lam"]
         assert found == pytest.approx(ends[1][0] - ends[0][0], rel=1e-4, abs=0.1)
-
-
-@pytest.mark.parametrize("precision", ["mixed", "double"])
-def test_electrostatic_embedding(make_potential, precision):
-    """The network and the lattice sum on the GPU, against those on the CPU in float64."""
-    charged = make_potential(model="tensornet2", num_channels=8, num_layers=1)
-    system, topology, positions = solvated()
-    options = dict(embedding="electrostatic", transport="python", force_group=9)
-    on_gpu = mix(system, topology, SOLUTE, charged, device="cuda", precision="float32", **options)
-    found = energy_and_forces_of_group(context_of(on_gpu, positions, precision), 9)
-    on_cpu = mix(system, topology, SOLUTE, charged, **options)
-    platform = openmm.Platform.getPlatformByName("Reference")
-    reference = openmm.Context(on_cpu, openmm.VerletIntegrator(0.001), platform)
-    reference.setPositions(positions)
-    expected = energy_and_forces_of_group(reference, 9)
-    assert found[0] == pytest.approx(expected[0], rel=1e-5)
-    assert np.abs(found[1] - expected[1]).max() < 1e-3 * np.abs(expected[1]).max()
-    with pytest.raises(ImportError, match="'native' cannot be used: electrostatic embedding is evaluated in Python"):
-        mix(system, topology, SOLUTE, charged, embedding="electrostatic", **ON_GPU)

@@ -62,6 +62,14 @@ def test_energy_is_that_of_a_force_field_with_the_predicted_charges(charged, met
     assert np.abs(found[1][:22] - wanted[1][:22]).max() > 1e-6 * scale
 
 
+def test_every_transport_sees_the_surroundings(charged) -> None:
+    if native.unavailable(cuda=False) is not None:
+        pytest.skip("needs a C++ compiler")
+    system, topology, positions = made("no cutoff")
+    both = (mix(system, topology, SOLUTE, charged, transport=name, **ELECTROSTATIC) for name in ("python", "native"))
+    assert_same(*(energy_and_forces(each, positions) for each in both), 1e-9)
+
+
 @pytest.mark.nightly_for("PME-native")
 @pytest.mark.parametrize("transport", ["python", "native"])
 @pytest.mark.parametrize("method", ["no cutoff", "PME"])
@@ -118,7 +126,7 @@ def test_copies_xml_handle_and_charges(charged, tmp_path, transport) -> None:
     (found,) = find(again)
     assert found.atoms == SOLUTE
     assert found.embedding == "electrostatic"
-    assert found.report() is None
+    assert "surroundings" in str(found.report().plan)
     context = openmm.Context(again, openmm.VerletIntegrator(1), openmm.Platform.getPlatformByName("Reference"))
     context.setPositions(positions)
     charges, _ = calculated(charged, topology, positions, SOLUTE, box_of(topology))

@@ -102,14 +102,15 @@ LOOSE, DENSE = GRID * 3.2, GRID * 1.6 + np.random.default_rng(0).normal(0, 0.05,
 
 def context_of(potential, **options):
     n = len(GRID)
-    settings = ForceSettings((6,) * n, None, n, 0.0, False, "float32", "auto", "cpu", 0.0,
-                             options.pop("audit_every", 0), None, **options)
+    inside = options.pop("inside", None)
+    settings = ForceSettings((6,) * (n if inside is None else len(inside)), inside, n, 0.0, False, "float32", "auto",
+                             "cpu", 0.0, options.pop("audit_every", 0), None, **options)
     evaluator = CpuEvaluator(settings, potential)
     system = openmm.System()
     for _ in range(n):
         system.addParticle(12.0)
-    native.add_force(system, Provider(evaluator), atoms=None, periodic=False, scale_parameter=None, reference="",
-                     cuda=False)
+    native.add_force(system, Provider(evaluator), atoms=settings.particles, periodic=False, scale_parameter=None,
+                     reference="", cuda=False)
     context = openmm.Context(system, openmm.VerletIntegrator(1e-7), openmm.Platform.getPlatformByName("Reference"))
     return context, evaluator
 
@@ -243,7 +244,28 @@ print("done")
 """
 
 
+EMBEDDED = """
+from torchmdx.openmm.surroundings import Surroundings
+charged = random_potential(model="tensornet2", num_channels=8, num_layers=1, cutoff=3.0).float()
+inside = tuple(range(9))
+surroundings = Surroundings("plain", tuple(np.random.default_rng(1).normal(0, 0.3, len(GRID) - 9)))
+context, evaluator = context_of(charged, inside=inside, surroundings=surroundings)
+placed = np.concatenate([DENSE[:9], LOOSE[9:] + 6.0])  # lone atoms of one element would have no charges
+moved = placed.copy()
+moved[20:] += 1.0
+moved[3] += 0.3
+for places in (placed, moved):
+    found = energy(context, places)
+    wanted, forces = ForceEvaluator(evaluator.settings, charged).evaluate(places, None)
+    assert abs(found - wanted) < 1e-5, (found, wanted)
+    shared = sessions[-1].step.outer.forces.numpy()
+    assert np.abs(shared - forces).max() < 1e-5
+    assert np.abs(forces[9:]).max() > 1e-4
+print("done")
+"""
+
+
 @pytest.mark.nightly_for("lost", "spread")
-@pytest.mark.parametrize("script", [SPREAD, LOST, AUDITS], ids=["spread", "lost", "audits"])
+@pytest.mark.parametrize("script", [SPREAD, LOST, AUDITS, EMBEDDED], ids=["spread", "lost", "audits", "embedded"])
 def test_sessions(library, tmp_path, script):
     assert run(library, script, tmp_path) == "done\n"

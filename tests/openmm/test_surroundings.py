@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from torchmdx.openmm import surroundings as module
-from torchmdx.openmm.surroundings import Surroundings, coupling
+from torchmdx.openmm import surroundings_lattice
+from torchmdx.openmm.surroundings import Surroundings, interact
+from torchmdx.openmm.surroundings_lattice import LatticeSplit
 
 NUM, REGION = 40, 6
 KJ = 138.93545764438198  # kJ/mol nm of two elementary charges
@@ -65,16 +67,16 @@ def of_openmm(case, positions, charges):
     return results[0][0] - results[1][0], results[0][1] - results[1][1]
 
 
-def ours(case, positions, charges, box, gradient=True):
+def ours(case, positions, charges, box, slopes=True, dtype=torch.float64):
     """In OpenMM's units: energy, forces, and the slope by the region's charges."""
-    q = torch.tensor(charges[:REGION], requires_grad=True)
-    places = torch.tensor(10 * positions, requires_grad=True)
+    q, places = torch.tensor(charges[:REGION]), torch.tensor(10 * positions)
     cell = torch.eye(3, dtype=torch.float64) if box is None else torch.from_numpy(10 * box)
     given = made(case, charges)
     around = torch.tensor(given.charges, dtype=torch.float64)
-    energy = coupling(q, places[:REGION], places[REGION:], surroundings=given, charges=around, cell=cell)
-    energy.backward()
-    return 10 * KJ * energy.item(), -100 * KJ * places.grad.numpy(), 10 * KJ * q.grad.numpy()
+    options = dict(surroundings=given, charges=around, cell=cell, slopes=slopes, dtype=dtype)
+    found = interact(q, places[:REGION], places[REGION:], **options)
+    forces = -100 * KJ * torch.cat([found.of_places, found.of_around]).numpy()
+    return 10 * KJ * found.energy.item(), forces, 10 * KJ * found.of_charges.numpy()
 
 
 @pytest.mark.parametrize("neutral", [False, True])
@@ -114,6 +116,43 @@ def test_slopes_are_those_of_the_energy_in_any_blocks(case, monkeypatch):
     changed[2] += 1e-4
     slope = (ours(case, positions, changed, box)[0] - energy) / 1e-4
     assert slope == pytest.approx(slopes[2], rel=1e-3)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_energy_alone_and_single_precision(case):
+    box = CASES[case][1]
+    positions, charges = structure(box)
+    energy, forces, slopes = ours(case, positions, charges, box)
+    alone, none, of_charges = ours(case, positions, charges, box, slopes=False)
+    assert alone == pytest.approx(energy, rel=1e-12)
+    np.testing.assert_allclose(of_charges, slopes, rtol=1e-12)
+    assert not none.any()
+    single = ours(case, positions, charges, box, dtype=torch.float32)
+    scale = np.abs(forces).max()
+    assert single[0] == pytest.approx(energy, abs=1e-5 * scale)
+    np.testing.assert_allclose(single[1], forces, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_read_on_the_host(case, monkeypatch):
+    """So that a CUDA graph can record it; sums are in parts here."""
+    box = CASES[case][1]
+    positions, charges = structure(box)
+    wanted = ours(case, positions, charges, box)[0]
+    monkeypatch.setattr(surroundings_lattice, "PART", 7)
+    cell = torch.eye(3, dtype=torch.float64) if box is None else torch.from_numpy(10 * box)
+    split, given = LatticeSplit.of(cell) if box is not None else None, made(case, charges)
+    q, places, around = torch.tensor(charges[:REGION]), torch.tensor(10 * positions), torch.tensor(given.charges)
+
+    def refuse(*given):
+        raise AssertionError("a tensor was read on the host")
+
+    with monkeypatch.context() as patched:
+        for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__"):
+            patched.setattr(torch.Tensor, name, refuse)
+        options = dict(surroundings=given, charges=around, cell=cell, split=split)
+        found = interact(q, places[:REGION], places[REGION:], **options)
+    assert 10 * KJ * found.energy.item() == pytest.approx(wanted, rel=1e-9)
 
 
 def test_unknown_methods_are_refused():

@@ -24,8 +24,8 @@ from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
 from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import KeptChoice, Prior
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
-from torchmdx.models.priors.ewald import KeptVectors
 from torchmdx.models.qet import QET
 from torchmdx.runtime.cpu_memory import keep_freed_memory
 from torchmdx.structures.system import Batch
@@ -159,7 +159,7 @@ def ewald_of(engine: Engine) -> str | None:
 
 
 def sums_fit(engine: Engine, batch: Batch) -> bool:
-    """Whether the vectors of an engine's Ewald sums serve the cells of a batch. Reads the device."""
+    """Whether what an engine's lattice sums have chosen serves the cells of a batch. Reads the device."""
     return all(kept.latest is None or bool(kept.latest.fits(batch)) for kept in _lists_of(engine))
 
 
@@ -169,12 +169,12 @@ def forget_sums(engine: Engine) -> None:
         kept.forget()
 
 
-def _lists_of(engine: Engine) -> list[KeptVectors]:
+def _lists_of(engine: Engine) -> list[KeptChoice]:
     if isinstance(engine, EnsembleEngine):
         return [kept for each in engine.engines for kept in _lists_of(each)]
     potential = getattr(engine, "potential", None)
     priors = potential.priors if isinstance(potential, Potential) else ()
-    return [prior.kept for prior in priors if isinstance(prior, Coulomb) and prior.kept is not None]
+    return [prior.kept for prior in priors if isinstance(prior, Prior) and prior.kept is not None]
 
 
 def engine_for(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import torch
 
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Prior
 from torchmdx.models.priors.coulomb import MOST_ACCURATE, Coulomb, CoulombConfig
 from torchmdx.models.priors.splitting import DEFAULT_CUTOFF as EWALD_CUTOFF
 from torchmdx.models.priors.splitting import MESH_CUTOFF, Splitting, takes_mesh
@@ -162,10 +164,8 @@ def _truncated(config: CoulombConfig, cutoff: float | None, everywhere: bool) ->
 
 
 def _with(potential: Potential, change: Callable[[CoulombConfig], CoulombConfig]) -> Potential:
-    configs = [change(config) if isinstance(config, CoulombConfig) else config for config in potential.prior_configs]
-    changed = potential.with_priors(configs)
-    changed.card = potential.card
-    return changed
+    priors = [change(prior.config) if isinstance(prior, Coulomb) else prior for prior in potential.priors]
+    return potential.with_priors(cast(list[Prior | CoulombConfig], priors))
 
 
 def _coulomb_of(potential: Potential) -> list[Coulomb]:

@@ -234,10 +234,12 @@ class Potential(nn.Module):
         other._modules = {**self._modules, "network": network}
         return other
 
-    def with_priors(self, priors: Sequence[PriorConfig]) -> Potential:
-        """The same potential, sharing its weights, with these priors in place of its own."""
+    def with_priors(self, priors: Sequence[PriorConfig | Prior]) -> Potential:
+        """The same potential, sharing its weights, with these priors in place of its own, made or by configuration."""
         other = copy.copy(self)
-        made = nn.ModuleList(make_prior(prior, self.config) for prior in priors).to(self.device)
+        made = nn.ModuleList(
+            prior if isinstance(prior, Prior) else make_prior(prior, self.config) for prior in priors
+        ).to(self.device)
         other._modules = {**self._modules, "priors": made.train(self.training)}
         return other
 

@@ -4,102 +4,126 @@
 
     E = E_ML(r) + k Σ_i q_i(r) φ_i,  φ_i the Coulomb potential of the surroundings
 
-The charges depend on the structure of the region, so that the forces on it have a term Σ φ_i ∂q_i/∂r. The energy is
-that of the exact model, differentiated once.
+The charges depend on the structure of the region, so that the forces on it have a term Σ φ_i ∂q_i/∂r. The sum is a
+prior of a captured step of the region: engines add its slopes by charges and positions to theirs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.evaluation.blocks import bounded
-from torchmdx.evaluation.derivatives import require_apart
-from torchmdx.models.ensemble import frozen
 from torchmdx.models.potential import Potential
-from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.openmm.surroundings import Surroundings, coupling
-from torchmdx.runtime.cpu_threads import limited_to, num_threads
-from torchmdx.runtime.device_guard import methods_on_own_device
-from torchmdx.step.results import NonFiniteError
-from torchmdx.structures.cell import recentre
-from torchmdx.structures.system import Batch, System
+from torchmdx.models.priors.base import Geometry, Prior, PriorConfig
+from torchmdx.openmm.surroundings import Surroundings, interact
+from torchmdx.openmm.surroundings_lattice import KeptSplit
+from torchmdx.step.buffers import StepBuffers
+from torchmdx.step.captured_step import CapturedStep
+from torchmdx.structures.system import System
 from torchmdx.structures.units import COULOMB
 
 
-@methods_on_own_device("__init__", "evaluate")
-class EmbeddedRegion:
-    """Evaluates a region in its surroundings. Raises ValueError for a potential that predicts no charges."""
+class OuterBuffers:
+    """Positions [N,3] Å of the region and then of the particles around it, and forces [N,3] eV/Å on them, float64.
 
-    def __init__(self, potential: Potential, surroundings: Surroundings) -> None:
+    All copies of a potential share them.
+
+    Attributes:
+        count: Atoms of the region.
+        charges_of: The rule for charges of atoms from channels, which needs no weights of the network.
+        frame: The buffers of the step, which has another order of atoms.
+    """
+
+    frame: StepBuffers | None = None
+
+    def __init__(self, potential: Potential, count: int, surroundings: Surroundings) -> None:
+        self.count, self.surroundings, self.charges_of = count, surroundings, potential.atomic_charges
+        self.charges = torch.tensor(surroundings.charges, dtype=torch.float64, device=potential.device)
+        self.positions = self.charges.new_zeros(count + len(self.charges), 3)
+        self.forces = torch.zeros_like(self.positions)
+
+    def __deepcopy__(self, memo: Any) -> OuterBuffers:
+        return self
+
+    @property
+    def inside(self) -> Tensor:
+        """Positions [n,3] of the region."""
+        return self.positions[: self.count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurroundedConfig(PriorConfig):
+    """Has no settings: it belongs to one System."""
+
+    name: ClassVar[str] = "surroundings"
+
+
+class Surrounded(Prior):
+    """The energy of a region's predicted charges with those around it.
+
+    Attributes:
+        kept: Of an engine, which writes the forces on the surroundings.
+    """
+
+    config: SurroundedConfig
+    acts_from_outside = True
+
+    def __init__(self, outer: OuterBuffers) -> None:
+        super().__init__()
+        self.config, self.outer = SurroundedConfig(), outer
+        self.kept: KeptSplit | None = None
+
+    def cutoff(self, periodic: bool) -> float:
+        return 0.0
+
+    def keep_lists(self) -> None:
+        self.kept = KeptSplit()
+
+    def forward(self, geometry: Geometry) -> Tensor:
+        outer, lattice, batch = self.outer, geometry.lattice, geometry.batch
+        assert geometry.charges is not None
+        assert lattice is not None
+        charges, places, cell = outer.charges_of(geometry.charges, batch), lattice.positions, lattice.cell[0]
+        wanted = torch.is_grad_enabled() and (charges.requires_grad or places.requires_grad)
+        given, split = outer.inside, None  # evaluations move the region near the origin, which does not concern others
+        if self.kept is not None:
+            assert outer.frame is not None
+            given = given.index_select(0, outer.frame.order.long())
+            if outer.surroundings.method == "lattice":
+                split = self.kept.serve(batch, geometry.edges.overflow)
+        narrow = geometry.charges.dtype == torch.float32 and places.is_cuda
+        with torch.no_grad():
+            found = interact(
+                charges, given, outer.positions[outer.count :], surroundings=outer.surroundings,
+                charges=outer.charges, cell=cell.detach().double(), split=split, slopes=wanted,
+                dtype=torch.float32 if narrow else torch.float64,
+            )  # fmt: skip
+            if wanted and self.kept is not None:
+                outer.forces[outer.count :] = -COULOMB * found.of_around
+        energy = found.energy + ((charges - charges.detach()) * found.of_charges).sum()
+        energy = energy + ((places - places.detach()) * found.of_places).sum()
+        return (COULOMB * energy / batch.num_atoms).expand(batch.num_atoms)
+
+
+class EmbeddedStep(CapturedStep):
+    """A captured step of a region in its surroundings, whose positions and forces are in `outer`."""
+
+    def __init__(self, potential: Potential, structure: System, surroundings: Surroundings, **options: Any) -> None:
         require_charged(potential)
-        copied = frozen(potential)
-        assert isinstance(copied, Potential)
-        self.potential, self.surroundings, self.device = copied, surroundings, potential.device
-        self.charges = torch.tensor(surroundings.charges, dtype=torch.float64, device=self.device)
+        self.outer = OuterBuffers(potential, structure.num_atoms, surroundings)
+        own = (cast(Prior, prior) for prior in potential.priors)
+        surrounded = potential.with_priors([*own, Surrounded(self.outer)])
+        super().__init__(surrounded, structure, **options)
+        self.outer.frame = self.buffers
 
-    def evaluate(
-        self, structure: System, around: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
-    ) -> tuple[float, NDArray[np.float64]]:
-        """Energy (eV) and forces (eV/Å) on the atoms of the region and then on the particles around it.
-
-        Args:
-            structure: The region, in float64.
-            around: [M,3] Å.
-            cell: [3,3] Å of the System, None without a box. Without with_forces the forces are zeros.
-
-        Raises:
-            NonFiniteError: For atoms at the same position.
-            ValueError: For atoms at the same position.
-        """
-        if not np.isfinite(around).all():
-            raise NonFiniteError("positions around an embedded region must be finite, got NaN or infinity")
-        with torch.set_grad_enabled(with_forces):
-            return self._evaluate(structure, around, cell, with_forces)
-
-    def _evaluate(
-        self, structure: System, around: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
-    ) -> tuple[float, NDArray[np.float64]]:
-        batch = Batch.of(structure).to(self.device)
-        places = batch.positions.requires_grad_(with_forces)
-        with limited_to(self._threads(len(places))):
-            energy, charges = self._network(batch, places)
-        outer = torch.from_numpy(around).to(self.device)
-        box = torch.eye(3, dtype=torch.float64, device="cpu") if cell is None else torch.from_numpy(np.asarray(cell))
-        box = box.to(self.device)
-        given = [x.detach().requires_grad_(with_forces) for x in (charges, places, outer)]
-        coulomb = COULOMB * coupling(*given, surroundings=self.surroundings, charges=self.charges, cell=box)
-        total = float(energy.detach() + coulomb.detach())
-        forces = np.zeros((len(places) + len(around), 3))
-        if with_forces:
-            potentials, slope_places, slope_outer = torch.autograd.grad(coulomb, given)
-            with limited_to(self._threads(len(places))):
-                (slope,) = torch.autograd.grad(energy + (charges * potentials).sum(), places)
-            forces = -torch.cat([slope + slope_places, slope_outer]).cpu().numpy()
-        if not (np.isfinite(total) and np.isfinite(forces).all()):
-            raise NonFiniteError("energy and forces of an embedded region must be finite, got NaN or infinity")
-        return total, forces
-
-    def _network(self, batch: Batch, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Energy and charges [n] of the region, as functions of its positions [n,3]."""
-        near = recentre(places, batch.cell, batch.pbc, batch.system_index)
-        dtype, cutoff = self.potential.dtype, self.potential.search_cutoff(batch)
-        deformed = near.to(dtype)
-        rounded = replace(batch.to(dtype=dtype), positions=deformed.detach())
-        edges = brute_force(rounded, cutoff)
-        vectors = edges.vectors(near, batch.cell, batch.system_index).to(dtype)
-        require_apart(edges, vectors.detach())
-        potential = bounded(self.potential, edges, create_graph=False)
-        energy, _, charges = potential.outputs(rounded, edges, vectors, deformed)
-        assert charges is not None
-        return energy.sum(), charges.double()
-
-    def _threads(self, num_atoms: int) -> int | None:
-        return num_threads(num_atoms**2, exact=True) if self.device.type == "cpu" else None
+    def _launch(self, kind: str) -> None:
+        self.buffers.inputs["positions"].copy_(self.outer.inside)
+        super()._launch(kind)
+        if kind != "energy":
+            self.outer.forces[: self.outer.count] = self.buffers.outputs["forces"]
 
 
 def require_charged(potential: object) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.openmm.embedded_region import EmbeddedRegion, require_charged
+from torchmdx.openmm.embedded_region import EmbeddedStep, require_charged
 from torchmdx.openmm.link_atoms import LinkAtoms
 from torchmdx.openmm.own_images import warn_of_own_image
 from torchmdx.openmm.settings import ForceSettings
@@ -25,7 +25,7 @@ from torchmdx.step.buffer_storage import SPREADS, UNCERTAINTIES, Doubts
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_step import DividedReport, DividedStep, require_divisible
 from torchmdx.step.report import StepReport
-from torchmdx.step.results import SpreadError, StepResult
+from torchmdx.step.results import NonFiniteError, SpreadError, StepResult
 from torchmdx.step.spread_limit import SpreadLimit
 from torchmdx.step.uncertainty import for_step, wants_uncertainty
 from torchmdx.structures.system import Batch, System
@@ -76,11 +76,8 @@ class ForceEvaluator:
         self.links: LinkAtoms | None = None
         if settings.link_atoms:
             self.links = LinkAtoms(settings.link_atoms, settings.atoms or (), "cpu")
-        self._embedded: EmbeddedRegion | None = None
         if settings.surroundings is not None:
             require_charged(potential)
-            assert isinstance(potential, Potential)
-            self._embedded = EmbeddedRegion(potential, settings.surroundings)
         if settings.devices:
             wants_uncertainty(potential, settings.devices, settings.uncertainty, settings.max_uncertainty)
             require_divisible(potential, settings.devices)
@@ -110,18 +107,21 @@ class ForceEvaluator:
     ) -> CapturedStep:
         """A new step, which belongs to the caller; mode, audit_every None: those of the settings."""
         settings = self.settings
-        structure = self._system(positions, cell)
+        structure = self._system(positions[: len(settings.numbers)], cell)
         self._examine(structure)
+        options: dict[str, Any] = dict(mode=mode or settings.mode, precision=settings.precision)
+        if settings.surroundings is not None:
+            assert isinstance(self.potential, Potential)
+            return EmbeddedStep(self.potential, structure, settings.surroundings, **options)
         return CapturedStep(
             self.potential,
             structure,
-            mode=mode or settings.mode,
             skin=settings.skin,
-            precision=settings.precision,
             audit_every=settings.audit_every if audit_every is None else audit_every,
             max_force_spread=settings.max_force_spread,
             uncertainty=settings.uncertainty,
             max_uncertainty=settings.max_uncertainty,
+            **options,
         )
 
     def _divided(self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None) -> DividedStep | None:
@@ -165,7 +165,11 @@ class ForceEvaluator:
         return self._system(positions[: len(self.settings.numbers)], cell)
 
     def require_together(self, positions: NDArray[np.float64]) -> None:
-        """Raises ValueError for an atom so far from the others that a simulation must have failed; NaN passes."""
+        """Raises ValueError for an atom so far from the others that a simulation must have failed; NaN passes.
+
+        Of the settings' particles, those around a region may be anywhere.
+        """
+        positions = positions[: len(self.settings.numbers)]
         if (np.ptp(positions, axis=0) > FARTHEST).any():
             distances = np.abs(positions - np.median(positions, axis=0)).max(axis=1)
             place = int(np.nanargmax(distances))
@@ -212,8 +216,6 @@ class ForceEvaluator:
         Positions and forces are those of the settings' particles; the forces are a copy, and zeros where a single
         potential on the CPU may omit them. Raises what CapturedStep raises, and ValueError for an atom far away.
         """
-        if self._embedded is not None:
-            return self._evaluate_embedded(positions, cell, with_forces)
         self.require_together(positions)
         if self.links is not None:
             box = None if cell is None else torch.from_numpy(np.asarray(cell))
@@ -221,17 +223,6 @@ class ForceEvaluator:
             energy, forces = self._evaluate(placed.positions.numpy(), cell, with_forces)
             return energy, self.links.distribute(torch.from_numpy(forces), placed).numpy()
         return self._evaluate(positions, cell, with_forces)
-
-    def _evaluate_embedded(
-        self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
-    ) -> tuple[float, NDArray[np.float64]]:
-        """As `evaluate`, of a region with surroundings."""
-        assert self._embedded is not None
-        count = len(self.settings.numbers)
-        self.require_together(positions[:count])
-        structure = self._system(positions[:count], cell)
-        self._examine(structure)
-        return self._embedded.evaluate(structure, positions[count:], cell, with_forces)
 
     def _evaluate(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
@@ -243,10 +234,24 @@ class ForceEvaluator:
             if isinstance(self._step, DividedStep):
                 found = self._step(positions, cell)
                 return float(found.energy[0]), found.forces
+            if isinstance(self._step, EmbeddedStep):
+                return self._embedded(self._step, positions, cell, with_forces)
             result = self.run(self._step, positions, cell, copy=False, forces=with_forces)
             # Copied before another thread's evaluation overwrites them.
             forces = np.zeros(positions.shape) if result.forces is None else result.forces.copy()
             return float(result.energy[0]), forces
+
+    def _embedded(
+        self, step: EmbeddedStep, positions: NDArray[np.float64], cell: NDArray[np.float64] | None, with_forces: bool
+    ) -> tuple[float, NDArray[np.float64]]:
+        """As `_evaluate`, of a region and the particles around it."""
+        outer = step.outer
+        if not np.isfinite(positions[outer.count :]).all():
+            raise NonFiniteError("positions around an embedded region must be finite, got NaN or infinity")
+        outer.positions.copy_(torch.from_numpy(np.asarray(positions)))
+        result = self.run(step, outer.inside, cell, copy=False, forces=with_forces)
+        forces = outer.forces.cpu().numpy().copy() if with_forces else np.zeros(positions.shape)
+        return float(result.energy[0]), forces
 
     def spread(self) -> Spread | None:
         """The spread of the last evaluation in the newest Context; None before the first, and for a single potential.

@@ -85,8 +85,6 @@ class ForceSettings:
         for name, value in options.items():
             if value:
                 raise ValueError(f"electrostatic embedding has no {name}, got {value!r}")
-        if self.mode == "graph":
-            raise ValueError("electrostatic embedding is evaluated without a graph, got mode 'graph'")
         assert self.surroundings is not None
         if self.surroundings.periodic and not self.periodic:
             raise ValueError("electrostatic embedding in a periodic System needs periodic=True or None, got False")

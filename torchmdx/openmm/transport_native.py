@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchmdx.openmm.embedded_region import EmbeddedStep
 from torchmdx.openmm.evaluator import ForceEvaluator
 from torchmdx.openmm.link_atoms import LinkAtoms
 from torchmdx.openmm.native import native
@@ -30,7 +31,8 @@ class GraphSession:
 
     def __init__(self, evaluator: ForceEvaluator, device: int | None) -> None:
         self.evaluator, self.device = evaluator.on_gpu(device), device
-        self.num_atoms = len(evaluator.settings.numbers)
+        particles = evaluator.settings.particles
+        self.num_atoms = evaluator.settings.num_particles if particles is None else len(particles)
         self.step: CapturedStep | None = None
         self.audits: BackgroundAudit | None = None
         self._links = self._links_on(device)
@@ -61,10 +63,9 @@ class GraphSession:
                 step = self.evaluator.make_step(positions, cell, mode="graph", audit_every=0)
                 self.evaluator.keep_track(step)
                 self.step = step
-            else:
-                step.buffers.inputs["positions"].copy_(torch.from_numpy(positions))
-                if cell is not None:
-                    step.buffers.inputs["cell"].copy_(torch.from_numpy(cell))
+            _shared(step)[0].copy_(torch.from_numpy(positions))
+            if cell is not None:
+                step.buffers.inputs["cell"].copy_(torch.from_numpy(cell))
             return self._renewed(step)
 
     def recover(self, energy_only: bool) -> Handles:
@@ -100,6 +101,7 @@ class GraphSession:
     def _handles(self, step: CapturedStep) -> Handles:
         graphs, buffers = step.policy.graphs, step.buffers
         energy, wide, (inner, distances) = graphs.get("energy"), torch.float64, self._links
+        positions, forces = _shared(step)
 
         def on_gpu(name: str, array: Tensor, dtype: torch.dtype) -> int:
             return address(name, array, dtype, device=step.device)
@@ -107,9 +109,9 @@ class GraphSession:
         return Handles(
             graph=graphs["device"].graph.raw_cuda_graph_exec(),
             energy_graph=0 if energy is None else energy.graph.raw_cuda_graph_exec(),
-            positions=on_gpu("positions", buffers.inputs["positions"], wide),
+            positions=on_gpu("positions", positions, wide),
             cell=on_gpu("cell", buffers.inputs["cell"], wide),
-            forces=on_gpu("forces", buffers.outputs["forces"], wide),
+            forces=on_gpu("forces", forces, wide),
             device_flags=on_gpu("flags", buffers.outputs["flags"], torch.int64),
             host_energy=address("energy", buffers.host_outputs["energy"], wide),
             host_flags=address("flags", buffers.host_outputs["flags"], torch.int64),
@@ -143,6 +145,13 @@ class GraphSession:
             audits.close()
 
 
+def _shared(step: CapturedStep) -> tuple[Tensor, Tensor]:
+    """Positions and forces of the force's particles in device memory, which C++ writes and reads."""
+    if isinstance(step, EmbeddedStep):
+        return step.outer.positions, step.outer.forces
+    return step.buffers.inputs["positions"], step.buffers.outputs["forces"]
+
+
 class StepProvider:
     """Opens a session for each Context of a force."""
 
@@ -155,8 +164,6 @@ class StepProvider:
 
 def why_not_native(settings: ForceSettings, asked: bool) -> str | None:
     """None if the plugin can be used; else why not. asked: requested by name, which allows the CPU as well."""
-    if settings.device.startswith("cuda") and settings.surroundings is not None:
-        return "electrostatic embedding is evaluated in Python"
     if settings.device.startswith("cuda"):
         reason = native.unavailable(cuda=True)
         if reason is None:

@@ -71,14 +71,19 @@ def compare_atoms(found: Results, exact: Results, allowed: float, other: str) ->
     return Comparison(error, reasons)
 
 
-def compare_sums(found: Results, batch: Batch, allowed: float) -> tuple[str, ...]:
-    """How results of any system contradict each other: forces on atoms add up to zero, energies of atoms to its own."""
+def compare_sums(found: Results, batch: Batch, allowed: float, *, alone: bool = True) -> tuple[str, ...]:
+    """How results of any system contradict each other: forces on atoms add up to zero, energies of atoms to its own.
+
+    Args:
+        alone: False: something outside acts on the atoms too.
+    """
     forces, index = found["forces"], batch.system_index
     sums = forces.new_zeros(batch.num_systems, 3).index_add(0, index, forces)
     squares = forces.new_zeros(batch.num_systems).index_add(0, index, (forces**2).sum(-1))
     norms = torch.maximum(squares, LEAST_FORCE**2 * batch.counts()).sqrt()
     limits = allowed * SUM_OF_FORCES * norms
-    reasons = _excess(torch.linalg.vector_norm(sums, dim=-1), limits, "the sum of its forces differs from zero", "eV/Å")
+    title, lengths = "the sum of its forces differs from zero", torch.linalg.vector_norm(sums, dim=-1)
+    reasons = _excess(lengths, limits, title, "eV/Å") if alone else ()
     if "energies" in found:
         total = torch.zeros_like(found["energy"]).index_add(0, index, found["energies"])
         title = "its energy differs from the sum of its atoms'"

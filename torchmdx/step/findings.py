@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.base import Prior
 from torchmdx.runtime.wording import counted
 from torchmdx.step import drawn
 from torchmdx.step.comparison import Comparison, compare_atoms, compare_sums, compare_systems
@@ -50,9 +51,12 @@ class Findings:
 
     def compare_sums(self) -> None:
         """Of all systems, without the exact model."""
-        self.reasons += compare_sums(self.found, self.structure, self.allowed)
-        summed = "forces and energies of atoms" if "energies" in self.found else "forces"
-        self.compared.append(f"sums of {summed} of every system")
+        priors = (prior for member in members_of(self.potential) for prior in member.priors)
+        alone = not any(isinstance(prior, Prior) and prior.acts_from_outside for prior in priors)
+        self.reasons += compare_sums(self.found, self.structure, self.allowed, alone=alone)
+        summed = [*(["forces"] if alone else []), *(["energies of atoms"] if "energies" in self.found else [])]
+        if summed:
+            self.compared.append(f"sums of {_listed(summed)} of every system")
 
     def compare_whole(self, systems: Sequence[int]) -> None:
         """All results of these systems."""

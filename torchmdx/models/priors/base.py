@@ -115,17 +115,30 @@ class PriorConfig:
         return replace(self, **{name: getattr(self, name) * factor})
 
 
+class KeptChoice(Protocol):
+    """What an engine's prior has chosen by reading the device, such as the vectors of a lattice sum."""
+
+    @property
+    def latest(self) -> Any: ...  # with fits(batch) -> bool tensor; None before the first evaluation
+
+    def forget(self) -> None: ...  # once no graph has it: the next launch chooses another
+
+
 class Prior(nn.Module, ABC):
     """An energy term without weights, eV, differentiable to any order.
 
     Attributes:
         max_z: The largest atomic number it supports.
+        kept: Of an engine, after `keep_lists`; None if nothing is chosen.
     """
 
     config: Any
+    kept: KeptChoice | None = None
     max_z: int = LAST_ELEMENT
     # Whether it sums over all pairs of systems without periodic directions, for which it needs positions, not edges.
     sees_all_pairs: bool = False
+    # Whether what it depends on is not the structure alone, so that forces on the atoms need not add up to zero.
+    acts_from_outside: bool = False
     # The distance up to which atoms influence the energy of an atom, in cutoffs; None: any distance, or not known.
     reach: int | None = None
 
