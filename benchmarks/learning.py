@@ -1,6 +1,6 @@
 """What `torchmdx learn` reaches with how many labels, by how frames are selected.
 
-    python -m benchmarks.learning run --folder FOLDER [--workers 16] [--seconds 540] [--only alloy,peptide]
+    python -m benchmarks.learning run --folder FOLDER [--workers 16] [--seconds 540] [--rounds 5]
     python -m benchmarks.learning record --folder FOLDER
 
 run: each run of `torchmdx learn` is a process of one thread; after `seconds` all are stopped, and the same command
@@ -90,14 +90,14 @@ def settings(case: str, strategy: str, seed: int, folder: Path, share: float, de
 # The work of one process
 
 
-def work(case: str, strategy: str, seed: int, folder: Path, share: float, device: str) -> int:
-    """Runs a round at a time, and scores each; returns the exit status of the run."""
+def work(case: str, strategy: str, seed: int, folder: Path, share: float, device: str, last: int) -> int:
+    """Runs a round at a time up to the last, and scores each; returns the exit status of the run."""
     from torchmdx.learning.config import LearnConfig
     from torchmdx.learning.run import learn
     from torchmdx.training.config_file import make_as
 
     values = settings(case, strategy, seed, folder, share, device)
-    for rounds in range(1, ROUNDS + 1):
+    for rounds in range(1, last + 1):
         config = make_as(LearnConfig, json.loads(json.dumps({**values, "stop": {"rounds": rounds}})))
         if status := learn(config):
             return status
@@ -161,6 +161,7 @@ def run(options: argparse.Namespace) -> None:
     waiting, running = tasks(options.only.split(","), folder), {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     common = ["--folder", str(folder), "--share", str(options.share), "--cuda", options.cuda]
+    common += ["--rounds", str(options.rounds)]
     while (waiting or running) and time.monotonic() - began < options.seconds:
         while waiting and len(running) < options.workers:
             task = waiting.pop(0)
@@ -222,6 +223,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=540.0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--share", type=float, default=1.0, help="of steps and epochs, for a trial")
     parser.add_argument("--cuda", default="", help="strategies that train and explore on the GPU: ensemble,random")
@@ -238,7 +240,7 @@ def main() -> None:
     else:
         case, strategy, seed = options.names
         device = "cuda" if strategy in options.cuda.split(",") else "cpu"
-        sys.exit(work(case, strategy, int(seed), options.folder, options.share, device))
+        sys.exit(work(case, strategy, int(seed), options.folder, options.share, device, options.rounds))
 
 
 if __name__ == "__main__":
