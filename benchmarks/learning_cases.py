@@ -10,15 +10,13 @@ from typing import Any
 import ase
 import numpy as np
 from ase import units
-from ase.build import bulk, fcc111
+from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
-
-from benchmarks import systems
 
 COPPER, GOLD = 29, 79
 SPACING = {COPPER: 3.61, GOLD: 4.08}  # Å, of the fcc lattices
@@ -43,12 +41,6 @@ def slab(share: float, seed: int) -> ase.Atoms:
     atoms = fcc111("Cu", (3, 3, 3), a=SPACING[GOLD] * share + SPACING[COPPER] * (1 - share), vacuum=5.0)
     atoms.pbc = True
     return _mixed(atoms, share, seed)
-
-
-def peptide() -> ase.Atoms:
-    """Alanine dipeptide."""
-    numbers, positions, _ = systems.load("alanine_dipeptide")
-    return ase.Atoms(numbers, positions)
 
 
 def malonaldehyde() -> ase.Atoms:
@@ -142,6 +134,10 @@ def _melts() -> list[ase.Atoms]:
     return [alloy(share, 200 + k, FREE_ROOM) for k, share in enumerate(SHARES)]
 
 
+def _ethanol() -> list[ase.Atoms]:
+    return [molecule("CH3CH2OH")] * 5
+
+
 def _surfaces() -> list[ase.Atoms]:
     return [slab(share, 300 + k) for k, share in enumerate(SHARES)]
 
@@ -159,10 +155,10 @@ CASES = {
             "label": {"calculator": "emt"},
         },
     ),
-    "peptide": Case(
-        lambda: [peptide()],
+    "ethanol": Case(
+        lambda: [molecule("CH3CH2OH")],
         {
-            f"{kelvin} K": Sampled(lambda: [peptide()] * 5, organic, (float(kelvin),), 1.0, equilibration=1000)
+            f"{kelvin} K": Sampled(_ethanol, organic, (float(kelvin),), 0.5, equilibration=2000, every=200)
             for kelvin in (300, 600, 1000)
         },
         {
@@ -174,7 +170,7 @@ CASES = {
         lambda: [malonaldehyde()],
         {},
         {
-            "start": {"count": 20, "rattle": 0.03},
+            "start": {"rattle": 0.03},
             "explore": {"temperatures": [300], "replicas": len(HELD), "steps": 2000, "every": 20},
             "label": {"calculator": "gfn2-xtb"},
         },

@@ -15,7 +15,7 @@ from ase.optimize import BFGS
 
 import torchmdx
 from benchmarks.learning_cases import ACCEPTOR, DONOR, PROTON, malonaldehyde
-from torchmdx import Ensemble, load
+from torchmdx import Ensemble, Potential, load
 
 ALL = "all"  # the frames of all sets
 SCANNED = np.linspace(-0.7, 0.7, 15)  # Å, distance to the donor less that to the acceptor
@@ -29,17 +29,17 @@ def errors(potential: Path, tests: dict[str, Path]) -> list[dict[str, Any]]:
     members = list(whole) if isinstance(whole, Ensemble) else [whole]
     found = {name: _differences(whole, path) for name, path in tests.items()}
     own = [{name: _differences(one, path) for name, path in tests.items()} for one in members]
-    if len(members) == 1:
-        own = [found]
     rows = []
     for name, chosen in {**{name: [name] for name in tests}, ALL: list(tests)}.items():
         energy, forces = _rms(found, chosen)
+        largest, uncertain = (np.concatenate([found[one][k] for one in chosen]) for k in (2, 3))
         each = [_rms(one, chosen) for one in own]
         rows.append(
             {
                 "set": name,
                 "force_rmse_meV": forces,
                 "energy_rmse_meV": energy,
+                "rank": rank_correlation(largest, uncertain),
                 "member_force_rmse_meV": float(np.mean([one[1] for one in each])),
                 "member_energy_rmse_meV": float(np.mean([one[0] for one in each])),
             }
@@ -47,20 +47,34 @@ def errors(potential: Path, tests: dict[str, Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def _differences(potential: Any, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Of energies per atom [S] and components of forces [3N], meV."""
-    calculator, energies, forces = torchmdx.Calculator(potential, device="cpu"), [], []
+Differences = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _differences(potential: Potential | Ensemble, path: Path) -> Differences:
+    """Of energies per atom [S] and components of forces [3N], meV; the largest error and uncertainty of frames [S]."""
+    calculator = torchmdx.Calculator(potential, device="cpu")
+    energies, forces, largest, uncertain = [], [], [], []
     for frame in read(path, index=":"):
-        wanted = frame.get_potential_energy(), frame.get_forces()
         atoms = ase.Atoms(frame.numbers, frame.positions, cell=frame.cell, pbc=frame.pbc, calculator=calculator)
-        energies.append((atoms.get_potential_energy() - wanted[0]) / len(atoms))
-        forces.append((atoms.get_forces() - wanted[1]).ravel())
-    return 1e3 * np.array(energies), 1e3 * np.concatenate(forces)
+        difference = atoms.get_forces() - frame.get_forces()
+        energies.append((atoms.get_potential_energy() - frame.get_potential_energy()) / len(atoms))
+        forces.append(difference.ravel())
+        largest.append(np.linalg.norm(difference, axis=1).max())
+        known = calculator.results.get("forces_spread", calculator.results.get("energies_uncertainty", [np.nan]))
+        uncertain.append(np.max(known))
+    return 1e3 * np.array(energies), 1e3 * np.concatenate(forces), np.array(largest), np.array(uncertain)
 
 
-def _rms(found: dict[str, tuple[np.ndarray, np.ndarray]], chosen: list[str]) -> tuple[float, float]:
+def _rms(found: dict[str, Differences], chosen: list[str]) -> tuple[float, float]:
     energy, forces = (np.concatenate([found[name][k] for name in chosen]) for k in (0, 1))
     return float(np.sqrt((energy**2).mean())), float(np.sqrt((forces**2).mean()))
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Spearman's coefficient; None for values that are not known."""
+    if np.isnan(b).any():
+        return None
+    return float(np.corrcoef(*(np.argsort(np.argsort(one)) for one in (a, b)))[0, 1])
 
 
 def coordinate(atoms: ase.Atoms) -> float:

@@ -18,14 +18,14 @@ from torchmdx.training.config_file import make_as
 def test_runs_of_a_case_differ_in_the_strategy_alone(case, strategy, tmp_path):
     made = [
         make_as(LearnConfig, learning.settings(case, one, 1, tmp_path, 1.0, "cpu")).plain()
-        for one in (strategy, "last_layer")
+        for one in (strategy, "ensemble")
     ]
     changed = learning.STRATEGIES[strategy]
     for section, values in made[1].items():
         for name, value in values.items():
             allowed = name == "directory" or section == "uncertainty" or name in changed.get(section, {})
             assert made[0][section][name] == value or allowed
-    assert made[0]["start"]["count"] == made[0]["select"]["count"] == learning.COUNT
+    assert made[0]["select"]["count"] == learning.COUNT
 
 
 def test_a_random_strategy_draws_all_frames():
