@@ -24,7 +24,7 @@ RUNNER = ROOT / "tools" / "run_notebook.py"
 
 
 def test_they_are_numbered_without_gaps():
-    assert [int(path.name[:2]) for path in SCRIPTS] == list(range(1, 23))
+    assert [int(path.name[:2]) for path in SCRIPTS] == list(range(1, 24))
 
 
 def test_every_script_is_run_by_make_examples_or_make_demo():

@@ -1,4 +1,4 @@
-"""A TensorNet2 with an Ewald sum learns charges from energies and forces of ions beyond its cutoff."""
+"""A TensorNet2 with an Ewald sum learns charges from energies and forces of ions, most beyond its cutoff."""
 
 import lattice_sums
 import numpy as np
@@ -54,3 +54,16 @@ def test_charges_and_energies_of_ions_beyond_the_cutoff_are_learned():
     assert np.abs(np.abs(found.charges.numpy()) - CHARGE).max() < 2e-3
     np.testing.assert_allclose(found.energy, [energy(places(r)) for r in others], atol=2e-3)
     np.testing.assert_allclose(found.forces[:2], forces(places(others[0])), atol=2e-3)
+
+
+@pytest.mark.nightly
+def test_charges_of_a_gas_are_learned_from_openmm():
+    pytest.importorskip("openmm")
+    from benchmarks.learned_charges import SETUPS, structures, train
+
+    gas = SETUPS["gas"]
+    data = structures(gas, seed=0)
+    charges, error = train(gas, data, [gas.prior], steps=100, seed=0)
+    assert charges[-20:].mean() == pytest.approx(CHARGE, abs=0.016)
+    _, without = train(gas, data, [], steps=100, seed=0)
+    assert error < 0.25 * without
