@@ -47,7 +47,7 @@ newest: setup ## run a quick part of the tests with the newest dependencies, in 
 oldest: setup ## run them with the oldest dependencies that pyproject.toml allows, in build/oldest
 	./tools/test_versions.sh oldest
 
-cluster: setup ## compile the radius search of torch-cluster (two minutes, once) and run the tests that need it
+cluster: setup ## compile the radius search of torch-cluster (once) and run the tests that need it
 	./tools/install_torch_cluster.sh
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu and not nightly" -k cluster tests/neighbors $(ARGS)
 
