@@ -1,6 +1,6 @@
 # Each target does all the set-up it needs, in .venv; `make` alone lists the targets.
 # Variables: PYTHON=/path/to/python3.11  which Python makes .venv
-#            ARGS="-k cell -x"           further arguments for pytest
+#            ARGS="-k cell -x"           further arguments for pytest, or for the demo
 
 PYTHON ?=
 ARGS ?=
@@ -23,7 +23,7 @@ help: ## list the targets
 
 demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in demo/
 	@./tools/setup.sh view
-	@$(BIN)/torchmdx demo
+	@$(BIN)/torchmdx demo $(ARGS)
 
 test: setup ## run the tests (not those that need a GPU, or run for minutes)
 	$(PYTEST) -m "not gpu and not nightly and not interpreter" $(ARGS)
