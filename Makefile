@@ -1,6 +1,6 @@
 # Each target does all the set-up it needs, in .venv; `make` alone lists the targets.
 # Variables: PYTHON=/path/to/python3.11  which Python makes .venv
-#            ARGS="-k cell -x"           further arguments for pytest
+#            ARGS="-k cell -x"           further arguments for pytest, or for the demo
 
 PYTHON ?=
 ARGS ?=
@@ -23,7 +23,7 @@ help: ## list the targets
 
 demo: ## a minute and a half of molecular dynamics; pictures and a trajectory in demo/
 	@./tools/setup.sh view
-	@$(BIN)/torchmdx demo
+	@$(BIN)/torchmdx demo $(ARGS)
 
 test: setup ## run the tests (not those that need a GPU, or run for minutes)
 	$(PYTEST) -m "not gpu and not nightly and not interpreter" $(ARGS)
@@ -47,7 +47,7 @@ newest: setup ## run a quick part of the tests with the newest dependencies, in 
 oldest: setup ## run them with the oldest dependencies that pyproject.toml allows, in build/oldest
 	./tools/test_versions.sh oldest
 
-cluster: setup ## compile the radius search of torch-cluster (two minutes, once) and run the tests that need it
+cluster: setup ## compile the radius search of torch-cluster (once) and run the tests that need it
 	./tools/install_torch_cluster.sh
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu and not nightly" -k cluster tests/neighbors $(ARGS)
 

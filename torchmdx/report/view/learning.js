@@ -192,26 +192,18 @@ class Learning {
     }
   }
 
-  async show(frame) {
-    frame = Math.max(0, Math.min(data.frames.length - 1, frame));
-    this.wanted = frame;
-    if (this.drawing) return;
-    this.drawing = true;
-    while (this.wanted !== null) {
-      const next = this.wanted;
-      this.wanted = null;
-      await this.draw(next);
-    }
-    this.drawing = false;
+  drawLatest = latest((frame) => this.draw(frame));
+
+  show(frame) {
+    return this.drawLatest(Math.max(0, Math.min(data.frames.length - 1, frame)));
   }
 
   async draw(frame) {
     this.shown = frame;
     this.slider.value = frame;
     this.describe(frame);
-    const cell = this.frames.cell(frame);
     this.viewer.reach = this.frames.reach(frame, frame);
-    const drawn = await this.viewer.draw(this.frames.structure(frame), this.frames.positions(frame), cell, cell ? this.frames.corner(cell) : null);
+    const drawn = await this.viewer.drawFrame(this.frames, frame);
     // For tests: what is drawn.
     Object.assign(document.documentElement.dataset, {
       frames: data.frames.length, frame, atoms: drawn.atoms, bonds: drawn.bonds, plots: this.plots.length, rounds: this.rounds.length,

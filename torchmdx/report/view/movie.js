@@ -200,26 +200,15 @@ class Player {
     this.button.textContent = "▶ Play";
   }
 
-  async show(frame) {
-    this.wanted = ((frame % this.frames.number) + this.frames.number) % this.frames.number;
-    if (this.drawing) return this.drawing; // the frame asked for last is drawn next
-    this.drawing = (async () => {
-      while (this.wanted !== null) {
-        const next = this.wanted;
-        this.wanted = null;
-        await this.draw(next);
-      }
-    })();
-    await this.drawing;
-    this.drawing = null;
-    return undefined;
+  drawLatest = latest((frame) => this.draw(frame));
+
+  show(frame) {
+    return this.drawLatest(((frame % this.frames.number) + this.frames.number) % this.frames.number);
   }
 
   async draw(frame) {
     this.frame = frame;
-    const cell = this.frames.cell(frame);
-    const corner = cell ? this.frames.corner(cell) : null;
-    const drawn = await this.viewer.draw(this.frames.structure(frame), this.frames.positions(frame), cell, corner);
+    const drawn = await this.viewer.drawFrame(this.frames, frame);
     for (const other of this.others) await other.show(frame);
     if (this.slider) {
       this.slider.value = frame;

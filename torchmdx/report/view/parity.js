@@ -136,27 +136,15 @@ class Report {
       `${digits((predictions[worst] - labels[worst]) * units.forcesFactor)} ${units.forcesError}, the largest`);
   }
 
-  async show(frame) {
-    this.wanted = frame;
-    if (this.drawing) return;
-    this.drawing = true;
-    while (this.wanted !== null) {
-      const next = this.wanted;
-      this.wanted = null;
-      await this.draw(next);
-    }
-    this.drawing = false;
-  }
+  show = latest((frame) => this.draw(frame));
 
   async draw(frame) {
     this.shown = frame;
     this.describe(frame);
-    const cell = this.frames.cell(frame);
     const [labels, predictions] = this.forcesOf(frame);
     const errors = Float32Array.from(labels, (value, k) => (Number.isFinite(value) ? predictions[k] - value : 0));
     this.viewer.reach = this.frames.reach(frame, frame);
-    const drawn = await this.viewer.draw(
-      this.frames.structure(frame), this.frames.positions(frame), cell, cell ? this.frames.corner(cell) : null, errors);
+    const drawn = await this.viewer.drawFrame(this.frames, frame, errors);
     // For tests: what is drawn.
     Object.assign(document.documentElement.dataset, {
       frames: this.frames.number, frame, atoms: drawn.atoms, bonds: drawn.bonds, plots: this.plots.length,

@@ -32,6 +32,12 @@ class Viewer {
     return { atoms: structure.size, bonds: near.length };
   }
 
+  // A frame of Frames; arrows: [3N] or null.
+  async drawFrame(frames, frame, arrows = null) {
+    const cell = frames.cell(frame);
+    return this.draw(frames.structure(frame), frames.positions(frame), cell, cell ? frames.corner(cell) : null, arrows);
+  }
+
   // Markers have a size in pixels: they follow the zoom.
   follow() {
     this.followed = true;
@@ -154,6 +160,27 @@ function box(cell, corner) {
     { type: "scatter3d", mode: "text", uid: "vectors", x: ends.map((p) => p[0]), y: ends.map((p) => p[1]),
       z: ends.map((p) => p[2]), text: ["a", "b", "c"], hoverinfo: "skip", textfont: { size: 15, color: "#3e4c59" } },
   ];
+}
+
+// Makes a function that draws a frame; of frames asked for while one is drawn, only the last is drawn next.
+function latest(draw) {
+  let [wanted, drawing] = [null, null];
+  const run = async () => {
+    try {
+      while (wanted !== null) {
+        const next = wanted;
+        wanted = null;
+        await draw(next);
+      }
+    } finally {
+      drawing = null;
+    }
+  };
+  return (frame) => {
+    wanted = frame;
+    drawing ??= run();
+    return drawing;
+  };
 }
 
 // The colours of the elements, below the model.
