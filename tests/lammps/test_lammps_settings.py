@@ -17,7 +17,7 @@ def test_all_arguments():
     [
         (["precision"], "'precision' has no value"),
         (["cutoff", "5"], "got the option 'cutoff'"),
-        (["precision", "float16"], "precision must be one of float32, float64, half, tf32, bfloat16, got 'float16'"),
+        (["precision", "float16"], "precision must be one of float32, float64, got 'float16'"),
         (["charge", "two"], "charge must be a number of elementary charges, got 'two'"),
         (["charge", "nan"], "charge must be a number of elementary charges, got 'nan'"),
         (["charge", "1", "charge", "0"], "each option can be given once, got charge 1 charge 0"),

@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from torchmdx.checkpoints.prepare import DTYPES
+from torchmdx.runtime.precisions import require_precision
 
 USAGE = "pair_style torchmdx MODEL [precision P] [device D] [charge Q]"
 
@@ -34,9 +34,7 @@ class Settings:
         values = dict(zip(others[::2], others[1::2], strict=True))
         if unknown := set(values) - {"precision", "device", "charge"}:
             raise ValueError(f"{USAGE}: got the option {sorted(unknown)[0]!r}")
-        precision = values.get("precision", "float32")
-        if precision not in DTYPES:
-            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
+        precision = require_precision(values.get("precision", "float32"))
         try:
             charge = float(values.get("charge", "0"))
         except ValueError:
