@@ -197,7 +197,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
     if reason is None:
         why = "fused kernels, priors separately" if priors else "fused kernels"
         between = between_passes(network.kind, priors)
-        kernels = plan_kernels(network.kind, config, found.work, found.precision, found.machine, priors=between)
+        kernels = plan_kernels(network.kind, config, found.work, found.machine, priors=between)
         beside = [] if kernels.one_launch else _priors(priors, "Triton")
         stages = (*kernels.stages, *beside, *_near(config, found.work), *_last_inputs(found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
