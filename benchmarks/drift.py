@@ -1,7 +1,7 @@
 """Drift of the total energy of `torchmdx.Dynamics` at constant energy, in eV per atom and ps, with its error.
 
     python -m benchmarks.drift [--replicas 64] [--picoseconds 40] [--timestep 0.5] [--seconds 1000]
-        [--every 50] [--precisions float32,tf32,half]
+        [--every 50]
 
 Alanine dipeptide in vacuum with the released potential, weights in float32, after 1 ps of Langevin dynamics at 300 K.
 Slopes are least squares through the means of twenty blocks of time. With several replicas the error is that of their
@@ -40,15 +40,11 @@ def slopes(times: NDArray[np.float64], energies: NDArray[np.float64]) -> tuple[N
     return found, float(np.sqrt((rest**2).sum() / (BLOCKS - 2) / (t @ t)))
 
 
-def measure(
-    replicas: int, picoseconds: float, timestep: float, every: int, seconds: float, precision: str
-) -> dict[str, object]:
+def measure(replicas: int, picoseconds: float, timestep: float, every: int, seconds: float) -> dict[str, object]:
     potential = torchmdx.load(dtype=torch.float32, device=DEVICE)
     numbers, positions, _ = load("alanine_dipeptide")
     system = torchmdx.System.create(positions, numbers)
-    options = dict(
-        timestep=timestep, temperature=TEMPERATURE, seed=1, precision=None if precision == "float32" else precision
-    )
+    options = dict(timestep=timestep, temperature=TEMPERATURE, seed=1)
     thermal = torchmdx.Dynamics(potential, [system] * replicas, integrator=Langevin(friction=10.0), **options)
     begin = thermal.run(int(SETTLING / timestep))
     dynamics = torchmdx.Dynamics(potential, [system] * replicas, integrator="verlet", **options)
@@ -68,7 +64,6 @@ def measure(
     return dict(
         atoms=len(numbers),
         replicas=replicas,
-        precision=precision,
         timestep_fs=timestep,
         picoseconds=round(times[-1] - times[0], 2),
         nanoseconds_in_all=round(replicas * (times[-1] - times[0]) / 1000, 3),
@@ -88,13 +83,10 @@ def main() -> None:
     parser.add_argument("--timestep", type=float, default=0.5, help="fs")
     parser.add_argument("--every", type=int, default=50, help="steps between energies")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
-    parser.add_argument("--precisions", default="float32", help="of the kernels: float32, tf32, half")
     given = parser.parse_args()
-    rows = []
-    for precision in given.precisions.split(","):
-        rows.append(measure(given.replicas, given.picoseconds, given.timestep, given.every, given.seconds, precision))
-        print(rows[-1], flush=True)
-        write("drift" if DEVICE == "cuda" else "drift_cpu", rows)
+    row = measure(given.replicas, given.picoseconds, given.timestep, given.every, given.seconds)
+    print(row, flush=True)
+    write("drift" if DEVICE == "cuda" else "drift_cpu", [row])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Water boxes that nearly fill a GPU: ms a step, and memory per atom, with the released potential.
 
-    python -m benchmarks.large [--names water333000,water1334000] [--precision half]
+    python -m benchmarks.large [--names water333000,water1334000]
 
 Each box has three atoms for each molecule of its name. ms: mean of three replays of the captured step with positions on
 the device, neighbour search included. transient_GB: memory that capture and audit took beyond the step's, until the
@@ -24,14 +24,14 @@ NAMES = "water333000,water1334000"
 REPLAYS = 3
 
 
-def measure(name: str, precision: str) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     numbers, positions, cell = load(name)
     potential = torchmdx.load(dtype=torch.float32, device="cuda")
     start = time.perf_counter()
     system = System.create(positions, numbers, cell, True)
-    step = CapturedStep(potential, [system], precision=None if precision == "float32" else precision, mode="graph")
+    step = CapturedStep(potential, [system], mode="graph")
     placed = step.batch.positions
     step(placed)
     torch.cuda.synchronize()
@@ -61,11 +61,10 @@ def measure(name: str, precision: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", default=NAMES)
-    parser.add_argument("--precision", default="half", choices=("float32", "tf32", "half"))
     options = parser.parse_args()
     rows = []
     for name in options.names.split(","):
-        rows.append(measure(name, options.precision))
+        rows.append(measure(name))
         print(rows[-1], flush=True)
         write("large", rows)
 

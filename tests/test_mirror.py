@@ -48,7 +48,6 @@ engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: edge_geometry edge_walk 
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: interaction layer_norm messages
 engines/gpu/test_gpu_tensornet.py   engines/gpu/triton: one_atom one_atom_maps readout
 engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: charge_equilibration edge_mlp
-engines/gpu/test_gpu_tensornet2.py  engines/gpu/triton: fp16_product
 engines/pairs/test_coulomb.py       engines/gpu/triton: coulomb near_list
 engines/pairs/test_energy.py        engines/pairs: engine filters messages network pair_list products silu
 engines/pairs/test_energy_tensornet2.py engines/pairs: edge_values near_list

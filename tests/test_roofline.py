@@ -155,34 +155,29 @@ def test_bytes_through_l1(make_potential):
     potential = make_potential(torch.float32, num_layers=2, num_channels=128)
     neighbour, words = 9 * 128 * 4, 15 * 128 * 4
     assert work_of(potential, 1, 1, TABLES).l1 == 2 * 3 * words + 2 * 2 * neighbour
-    # Half precision: four words in place of six coefficients, two bytes of a number of the neighbour.
-    half = Evaluation(launches="many atoms", words=(12, 12, 12), sent=2)
-    assert work_of(potential, 1, 1, half).l1 == 2 * 3 * 12 * 128 * 4 + 2 * 2 * neighbour / 2
-    exact = Evaluation(number=8, sent=8)  # evaluated filters are read instead of coefficients
+    exact = Evaluation(number=8)  # evaluated filters are read instead of coefficients
     assert work_of(make_potential(num_layers=1, num_channels=8), 1, 1, exact).l1 == 2 * (9 + 2 * 3) * 8 * 8
 
 
 def test_memory_counts_tensors_as_they_are_stored(make_potential):
     potential = make_potential(torch.float32, num_layers=1, num_channels=32)
-    nine, half_nine = 10 * 9 * 32 * 4, 10 * 9 * 32 * 2
+    nine = 10 * 9 * 32 * 4
     wide = Evaluation(launches="many atoms", words=(15, 15))
-    # Kept for the backward pass: a, mixed, x0, x1 and d0; y0 and m0, as atoms send them.
-    assert work_of(potential, 10, 80, wide).memory.kept == (7 * nine,)
-    half = work_of(potential, 10, 80, Evaluation(launches="many atoms", words=(12, 12), sent=2)).memory
-    assert half.kept == (5 * nine + 2 * half_nine,)
-    assert half.kernels[:5] == (nine, nine, 2 * nine, 2 * nine, nine + half_nine)
+    found = work_of(potential, 10, 80, wide).memory
+    assert found.kept == (7 * nine,)  # for the backward pass: a, mixed, x0, x1, d0, y0 and m0
+    assert found.kernels[:5] == (nine, nine, 2 * nine, 2 * nine, 2 * nine)
     # What other engines cannot avoid: Y and M of a layer, in double precision.
-    exact = work_of(potential, 10, 80, Evaluation(number=8, sent=8)).memory
+    exact = work_of(potential, 10, 80, Evaluation(number=8)).memory
     assert exact == Traffic((2 * nine, 2 * nine, 2 * nine, 4 * nine), (2 * nine,))
 
 
 def test_floors_of_a_gpu_are_apart():
     """Each kind of product at the rate of what tensor cores multiply; those of float32 on CUDA cores."""
-    products = Counter({"tf32x3": 2e12, "fp16x3": 4e12, "tf32": 1e12, "float32": 3e12})
+    products = Counter({"tf32x3": 2e12, "fp16x3": 4e12, "float32": 3e12})
     work = Work(products=products, arithmetic=1e12, memory=Traffic((4e9,)), l1=2e10)
     rates = dict(products={"tf32": 1e14, "fp16": 2e14}, arithmetic=5e13, memory=4e12)
     found = floors(work, Rates(**rates, l1=3.2e13))
-    wanted = {"tensor cores": 0.06 + 0.06 + 0.01, "CUDA cores": 0.08, "HBM": 0.001, "L1": 0.000625}
+    wanted = {"tensor cores": 0.06 + 0.06, "CUDA cores": 0.08, "HBM": 0.001, "L1": 0.000625}
     assert found.keys() == wanted.keys()
     assert all(math.isclose(found[name], wanted[name]) for name in wanted)
     assert "L1" not in floors(work, Rates(**rates))
@@ -232,7 +227,7 @@ def test_floors_of_a_step_use_its_edges_and_precision(make_potential, ethanol, m
     distances = ethanol.get_all_distances()
     edges = int(((distances > 0) & (distances <= 2.0)).sum())
     assert (int(step.search.edges.num_edges) > edges) == bool(skin)
-    how = Evaluation(number=8, sent=8, **dict.fromkeys(("mixes", "products", "edges", "edges_back"), "float64"))
+    how = Evaluation(number=8, **dict.fromkeys(("mixes", "products", "edges", "edges_back"), "float64"))
     assert bounds.least_seconds(step, potential, "float64") == floors(work_of(potential, 9, edges, how), RATES)
     assert asked == [(torch.device("cpu"), "float64", {"float64"})]
 

@@ -1,6 +1,8 @@
 """Files that users of version 0.1 have are read as that version read them; `data/written_by_0_1/make.py` made them."""
 
 import json
+import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -137,6 +139,27 @@ def test_openmm_systems_with_the_python_transport_are_restored(name):
         context.setPositions(STRUCTURES["molecule"].positions / 10)
         energy = context.getState(getEnergy=True).getPotentialEnergy()._value
         assert energy == pytest.approx(EXPECTED["openmm"][name], rel=1e-9)
+
+
+def test_an_openmm_system_with_a_precision_that_is_gone_is_restored_in_float32():
+    openmm = pytest.importorskip("openmm")
+    from torchmdx.openmm import find, load_system
+    from torchmdx.openmm.find import pickled_reference
+    from torchmdx.openmm.transport_python import Unrestored
+
+    text = (WRITTEN / "openmm_plain.xml").read_text()
+    function = re.search('function="([0-9a-f]+)"', text)[1]
+    reference = pickled_reference(function).replace("float64", "half")
+    assert reference != pickled_reference(function)
+    saved = pickle.dumps(Unrestored(reference, False, "")).hex()
+    with pytest.warns(UserWarning, match="precision 'half' was removed.* is evaluated in float32") as warned:
+        system = load_system(text.replace(function, saved))
+    assert len({str(warning.message) for warning in warned}) == 1
+    context = openmm.Context(system, openmm.VerletIntegrator(0.001), openmm.Platform.getPlatformByName("Reference"))
+    context.setPositions(STRUCTURES["molecule"].positions / 10)
+    energy = context.getState(getEnergy=True).getPotentialEnergy()._value
+    assert energy == pytest.approx(EXPECTED["openmm"]["plain"], rel=1e-6)
+    assert find(system)
 
 
 @pytest.mark.filterwarnings("default:.*md.json. is of an earlier version")

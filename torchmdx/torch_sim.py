@@ -14,6 +14,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_memory import available_bytes
 from torchmdx.runtime.devices import choose_device
+from torchmdx.runtime.precisions import require_precision
 from torchmdx.step.batch_pool import BatchPool
 from torchmdx.step.capture_policy import EAGER_FIRST, require_mode
 from torchmdx.structures.system import Batch
@@ -40,7 +41,7 @@ class TorchmdxModel(ModelInterface):
 
     Args:
         potential: A Potential, the path of a checkpoint, a name or an ensemble, as for Calculator.
-        precision: "float32", "float64" (on a GPU the exact model), "half", "tf32" or "bfloat16", of the network.
+        precision: "float32" or "float64" (on a GPU the exact model), of the network.
         dtype: Of states that torch-sim creates, and of results. In float64 coordinates are not rounded; forces have the
             precision of the network.
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
@@ -67,8 +68,7 @@ class TorchmdxModel(ModelInterface):
         head: str | None = None,
     ) -> None:
         super().__init__()
-        if precision not in DTYPES:
-            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
+        require_precision(precision)
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         target = choose_device(device)

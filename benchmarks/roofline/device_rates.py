@@ -19,7 +19,6 @@ SECONDS_TO_MEASURE, FEWEST_RUNS = 0.3, 5  # for the shortest of several runs
 UNITS = {
     "tf32": (torch.float32, True),
     "fp16": (torch.float16, False),
-    "bf16": (torch.bfloat16, False),
     "float64": (torch.float64, False),
 }
 

@@ -35,7 +35,7 @@ class Evaluation:
     network of edges, and their gradients.
     words: of a filter table that an edge reads for a channel, of the embedding and each layer; 1 where that is not
     known, and empty if filters are evaluated instead.
-    number, sent: bytes of a number, and of one that atoms send each other.
+    number: bytes of a number.
     functions, elements: of the embedding's sums by element; 0 if they are not used. walks: along the edges, in these.
     kept_rows: of tensor_traffic.ROWS, those that the backward pass reads.
     """
@@ -47,7 +47,6 @@ class Evaluation:
     edges_back: str = FLOAT32
     words: tuple[int, ...] = ()
     number: int = 4
-    sent: int = 4
     functions: int = 0
     elements: int = 0
     walks: int = 1
@@ -75,7 +74,7 @@ def evaluations_of(engine: Engine) -> list[Evaluation]:
     kind = FLOAT64 if number == 8 else FLOAT32
     if kind == FLOAT32 and isinstance(engine, PairEngine) and engine.potential.device.type == "cuda":
         kind = THREE_TF32  # engines/pairs/kernels/linear.py
-    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number, sent=number)]
+    return [Evaluation(mixes=kind, products=kind, edges=kind, edges_back=kind, number=number)]
 
 
 def of_kernels(model: FastTensorNet) -> Evaluation:
@@ -84,7 +83,7 @@ def of_kernels(model: FastTensorNet) -> Evaluation:
 
     buffers = model.buffers
     assert buffers is not None
-    sizes, kind = buffers.sizes, model.dot_precision
+    sizes = buffers.sizes
     if model.one_launch is not None:
         table = model.one_launch.memory["table"]
         assert table is not None
@@ -95,9 +94,9 @@ def of_kernels(model: FastTensorNet) -> Evaluation:
         terms = len(PARTS) * (model.weights.degree + 1)
         few = Evaluation(launches=launches, words=(terms,) * (1 + sizes.layers))
         return _with_edges(few, model) if isinstance(model, FastTensorNet2) else few
-    mixes = THREE_FP16 if launches == "tiles of atoms" else kind
+    mixes = THREE_FP16 if launches == "tiles of atoms" else THREE_TF32
     words = tuple(len(PARTS) * table.shape[1] for table in model.tables)
-    found = Evaluation(launches=launches, mixes=mixes, products=kind, words=words, sent=sizes.sent.itemsize)
+    found = Evaluation(launches=launches, mixes=mixes, products=THREE_TF32, words=words)
     if (present := buffers.present) is not None and sizes.tiles.by_elements is not None:
         walks = -(-present.count // sizes.tiles.by_elements.walk(present.count)["GROUP"])
         found = replace(found, functions=present.functions.count, elements=present.count, walks=walks)
@@ -110,12 +109,11 @@ def _with_edges(found: Evaluation, model: FastTensorNet2) -> Evaluation:
     charged = model.buffers.scratch.charged
     assert charged is not None
     maps = model.plan.edge_maps and model.edge_maps is not None
-    whole = model.dot_precision
     kept = ("one",) * bool(charged.z1) + ("two",) * bool(charged.z2)
     return replace(
         found,
         words=(found.words[0], *(model.weights.degree + 1 for _ in found.words[1:])),
-        edges=THREE_FP16 if maps else whole,
-        edges_back=THREE_FP16 if maps else whole,
+        edges=THREE_FP16 if maps else THREE_TF32,
+        edges_back=THREE_FP16 if maps else THREE_TF32,
         kept_rows=kept,
     )

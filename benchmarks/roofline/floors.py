@@ -42,8 +42,6 @@ L1_BYTES_A_CLOCK = 128  # of a multiprocessor, from compute capability 7.0 on
 PASSES = {
     "tf32x3": ("tf32", 3),
     "fp16x3": ("fp16", 3),
-    "tf32": ("tf32", 1),
-    "bf16": ("bf16", 1),
     "float64": ("float64", 1),
 }
 
@@ -149,8 +147,7 @@ def _products(potential: Potential, num_atoms: int, num_edges: int, how: Evaluat
     if how.functions:  # with W for the elements of both atoms, and for that of the target
         done[THREE_TF32] += BOTH_WAYS * num_atoms * COMPONENTS * (how.elements + 1) * how.functions * channels
     if how.launches == "little memory":  # evaluated again: the embedding, Y of all layers but one, and the gate
-        embeddings = layers if how.sent < how.number else 1
-        done[how.mixes] += num_atoms * (embeddings + layers - 1) * COMPONENTS * channels**2
+        done[how.mixes] += num_atoms * layers * COMPONENTS * channels**2
         done[how.products] += num_atoms * potential.network.embedding.gate[0].weight.numel()
     if per_edge:
         done[how.edges] += num_edges * per_edge
@@ -206,7 +203,7 @@ def _sum_operations() -> int:
 def _bytes_of_an_edge(potential: Potential, how: Evaluation) -> tuple[float, float]:
     """That it reads through L1, over the channels, by the embedding and by all layers."""
     config = cast(TensorNetConfig, potential.config)
-    layers, parts, tensor = config.num_layers, len(PARTS), COMPONENTS * how.sent
+    layers, parts, tensor = config.num_layers, len(PARTS), COMPONENTS * how.number
     if not how.words:
         return BOTH_WAYS * parts * how.number, layers * BOTH_WAYS * (tensor + parts * how.number)
     if how.functions:  # terms of each function, forward in every walk, and backward also the gradient in its sums
@@ -225,15 +222,14 @@ def _memory(potential: Potential, num_atoms: int, num_edges: int, how: Evaluatio
     config = cast(TensorNetConfig, potential.config)
     layers, channels = config.num_layers, config.num_channels
     nine = float(num_atoms * COMPONENTS * channels)
-    sizes = dict.fromkeys(("a", "mixed", "x", "d", "p", "g"), nine * how.number)
-    sizes |= dict.fromkeys(("y", "m"), nine * how.sent)
+    sizes = dict.fromkeys(("a", "mixed", "x", "d", "p", "g", "y", "m"), nine * how.number)
     sizes["b"] = nine / channels * how.elements * how.functions * WORD
     for count, name in enumerate(tensor_traffic.ROWS, 1):
         sizes[name] = float((num_atoms + num_edges) * count * channels * WORD)
     chains = {
         "many atoms": lambda: tensor_traffic.many_atoms(layers),
         "tiles of atoms": lambda: tensor_traffic.tiles(layers),
-        "little memory": lambda: tensor_traffic.little_memory(layers, half=how.sent < how.number),
+        "little memory": lambda: tensor_traffic.little_memory(layers),
         "few atoms": lambda: tensor_traffic.few_atoms(layers),
         "charges": lambda: tensor_traffic.charges(layers, how.kept_rows),
     }

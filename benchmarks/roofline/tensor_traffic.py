@@ -4,7 +4,7 @@ A kernel is written as "what it reads -> what it writes". Names are those of buf
 
 | name | bytes of an atom, or of a row of TensorNet2's network of edges | tensor |
 |---|---|---|
-| y, m | 9 C numbers as atoms send them | Y, and the sums of messages M; then their gradients |
+| y, m | 9 C numbers | Y, and the sums of messages M; then their gradients |
 | a, mixed, x, d, p, g | 9 C numbers | others of nine components; x goes into a layer, g is the gradient in x |
 | b | 9 K S numbers | sums by element |
 | one, two, three | C, 2 C and 3 C numbers of a row | z₁, z₂ (or slopes of its activation) and z₃ |
@@ -100,15 +100,15 @@ def tiles(layers: int) -> tuple[Kernels, Kernels]:
     return forward, [*backward, "p g mixed -> p", "p a -> p", "p ->"]
 
 
-def little_memory(layers: int, *, half: bool) -> tuple[Kernels, Kernels]:
-    """`LeanChain`, in place: x, y and d0 are buffers of whatever layer is at hand. half: mixed is not kept."""
+def little_memory(layers: int) -> tuple[Kernels, Kernels]:
+    """`LeanChain`, in place: x, y and d0 are buffers of whatever layer is at hand."""
     forward, backward = ["-> a", "a ->", "a -> d0", "d0 -> x"], []
     for i in range(layers):
         forward += ["x -> y", f"y -> m{i} d{i}", f"d{i} -> d{i}"]
         forward += [f"d{i} x -> x"] if i < layers - 1 else [f"x d{i} ->", f"x d{i} -> x d{i}"]
     for i in reversed(range(layers)):
         backward += [f"d{i} -> d{i}", f"d{i} y m{i} -> d{i} m{i}", f"y m{i} d{i} -> d{i}", f"d{i} -> d{i}"]
-        backward += ["a -> mixed"] if half or i == layers - 1 else []
+        backward += ["a -> mixed"] if i == layers - 1 else []
         if not i:
             backward += ["d0 mixed x -> x"]
             continue

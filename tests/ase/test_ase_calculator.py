@@ -291,12 +291,12 @@ def test_no_atoms_have_no_energy(calculator):
         (
             dict(dtype="float16"),
             ValueError,
-            "dtype must be one of float32, float64, half, tf32, bfloat16, got 'float16'",
+            "dtype must be one of float32, float64, got 'float16'",
         ),
         (
             dict(dtype=torch.float16),
             ValueError,
-            "dtype must be one of float32, .*, bfloat16, got torch.float16",
+            "dtype must be one of float32, float64, got 'torch.float16'",
         ),
         (dict(device="gpu"), ValueError, "device must be cpu or cuda, got 'gpu'"),
         (dict(device="meta"), ValueError, "device must be cpu or cuda, got 'meta'"),

@@ -70,18 +70,6 @@ def test_the_engine_of_a_trained_tensornet(trained, ethanol, device, dtype):
 
 
 @pytest.mark.gpu
-def test_tf32_is_another_engine(trained, ethanol, crystal):
-    potential = trained("cuda")
-    batch = batch_of(potential, ethanol, crystal)
-    engine, _ = choose_engine(potential, batch, stress=False, precision="tf32")
-    exact = trained("cuda", torch.float64)
-    assert engine.name == "kernels, tf32"
-    assert_as_exact(
-        run(engine, batch, potential.cutoff), evaluate(exact, batch_of(exact, ethanol, crystal), stress=True), 2e-2
-    )
-
-
-@pytest.mark.gpu
 def test_what_the_kernels_cannot_do_the_network_of_pairs_does(trained, ethanol):
     config = dataclasses.replace(trained("cuda").config, num_channels=MOST_CHANNELS + 8, num_layers=1)
     potential = Potential(config).to("cuda").eval().requires_grad_(False)
@@ -259,10 +247,5 @@ def test_positions_of_the_batch_are_not_those_of_the_evaluation(trained, ethanol
 
 def test_an_unknown_precision_is_refused(trained, ethanol):
     potential = trained("cpu")
-    with pytest.raises(
-        ValueError, match="precision must be one of float64, float32, half, tf32, bfloat16, got 'float16'"
-    ):
+    with pytest.raises(ValueError, match="precision must be one of float32, float64, got 'float16'"):
         choose_engine(potential, batch_of(potential, ethanol), stress=False, precision="float16")
-    for precision in ("half", "tf32", "bfloat16"):
-        with pytest.raises(ValueError, match=f"precision '{precision}' needs a GPU, got a potential on the CPU"):
-            choose_engine(potential, batch_of(potential, ethanol), stress=False, precision=precision)

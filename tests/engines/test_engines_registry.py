@@ -84,7 +84,7 @@ def test_it_is_not_asked_about_domains_priors_and_float64_unless_it_says_so(trai
     assert plan(TensorNetConfig(), [], replace(work, domain=True), "float32", machine, **facts).engine == "C"
     assert plan(TensorNetConfig(), [], work, "float64", machine, **facts).engine == "C"
     assert not asked
-    assert plan(TensorNetConfig(), [], work, "tf32", machine_named("A100"), **facts).engine == "mine"
+    assert plan(TensorNetConfig(), [], work, "float32", machine_named("A100"), **facts).engine == "mine"
     register_engine("all", records, make, priors=True, domains=True)
     facts = dict(registered=registered())
     found = plan(TensorNetConfig(), [zbl()], replace(work, domain=True), "float32", machine, **facts)
@@ -148,7 +148,6 @@ def test_an_engine_named_in_float64_is_asked(trained, ethanol):
     [
         (dict(engine="mine"), "engine must be one of fused, pairs, C, exact, got 'mine'"),
         (dict(engine="fused"), "engine 'fused' can't evaluate this potential here: .* C "),
-        (dict(engine="pairs", precision="tf32"), "its precision must be float32 or float64, got tf32"),
     ],
     ids=str,
 )

@@ -82,7 +82,7 @@ def engines_together(device="cpu", sharing=False):
     atoms = Atoms("OCHH", [[0, 0, 0], [1.2, 0, 0], [1.8, 0.9, 0.1], [1.8, -0.9, 0]])
     potentials = members(device, 16)
     batch = Batch.of(System.from_ase(atoms)).to(device, torch.float32)
-    engines = [GpuEngine(potential, batch, stress=True, precision="float32") for potential in potentials]
+    engines = [GpuEngine(potential, batch, stress=True) for potential in potentials]
     engine = EnsembleEngine(engines, batch, stress=True)
     if sharing:
         engine.streams = []

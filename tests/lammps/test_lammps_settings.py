@@ -20,7 +20,7 @@ def test_all_arguments():
     [
         (["precision"], "'precision' has no value"),
         (["cutoff", "5"], "got the option 'cutoff'"),
-        (["precision", "float16"], "precision must be one of float32, float64, half, tf32, bfloat16, got 'float16'"),
+        (["precision", "float16"], "precision must be one of float32, float64, got 'float16'"),
         (["charge", "two"], "charge must be a number of elementary charges, got 'two'"),
         (["coulomb_cutoff", "long"], "coulomb_cutoff must be a number of Å, got 'long'"),
         (["charge", "nan"], "charge must be a number of elementary charges, got 'nan'"),

@@ -235,18 +235,6 @@ def test_potentials_and_calculators_are_pickled(small, ethanol):
     np.testing.assert_allclose(ethanol.get_forces(), wanted.forces, atol=1e-5)
 
 
-def test_precisions_without_kernels_are_refused(small, ethanol):
-    with pytest.raises(ValueError, match="precision 'tf32' needs a GPU"):
-        CapturedStep(small, System.from_ase(ethanol), precision="tf32")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["half", "tf32", "bfloat16"])
-def test_precisions_without_kernels_are_refused_on_a_gpu(small, ethanol, precision):
-    with pytest.raises(ValueError, match=f"precision '{precision}' needs the fused kernels, .* must be a TensorNet"):
-        CapturedStep(small.cuda(), System.from_ase(ethanol), precision=precision)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("scripted", [False, True])
 def test_a_wrapped_module_is_captured(ethanol, ice, scripted):

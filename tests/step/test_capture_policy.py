@@ -306,39 +306,12 @@ def test_a_graph_with_wrong_forces_is_refused(trained, ethanol, caplog, graphs_p
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("precision", "least", "most"), [("half", 5, 2e-3), ("tf32", 10, 2e-2), ("bfloat16", 100, 1e-1)]
-)
-def test_short_numbers_are_less_exact_and_the_report_says_so(trained, ethanol, precision, least, most):
-    potential = trained("cuda")
-    many = [System.from_ase(ethanol)] * 64
-    plain, short = (CapturedStep(potential, many, mode="graph", precision=p) for p in ("float32", precision))
-    positions = np.tile(ethanol.positions, (64, 1))
-    found, rough = plain(positions), short(positions)
-    assert plain.report().error < 1e-5
-    assert least * plain.report().error < short.report().error < most
-    difference = np.linalg.norm(rough.forces - found.forces) / np.linalg.norm(found.forces)
-    assert difference == pytest.approx(short.report().error, rel=0.2)
-    assert short.report().engine == f"kernels, {precision}"
-    # So few atoms that tensor cores would not help: float32, and it says so.
-    few = CapturedStep(potential, many[0], mode="graph", precision=precision)
-    few(ethanol.positions)
-    assert few.report().engine in (KERNELS, f"{KERNELS}, one launch")
-    assert few.report().error < 1e-5
-
-
-@pytest.mark.gpu
 def test_float64_is_captured_too(trained, crystal):
     step = CapturedStep(trained("cuda", torch.float64), System.from_ase(crystal), mode="graph", stress=True)
     step(crystal.positions)
     report = step.report()
     assert (report.mode, report.engine, report.table_error) == ("graph", "exact", 0.0)
     assert report.error < 1e-11
-
-
-def test_tf32_needs_a_gpu(trained, ethanol):
-    with pytest.raises(ValueError, match="precision 'tf32' needs a GPU, got a potential on the CPU"):
-        CapturedStep(trained("cpu"), System.from_ase(ethanol), precision="tf32")
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

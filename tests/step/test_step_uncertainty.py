@@ -203,11 +203,11 @@ def test_the_kernels_of_a_gpu_give_the_inputs_of_the_last_layer(kind, make_kind,
     of_systems, of_atoms = expected(potential, batch)
     single = copy.deepcopy(potential).float().to(DEVICE)
     on_device = batch.to(DEVICE, torch.float32)
-    model = make_kernels(single, "float32", priors=bool(single.prior_configs))
+    model = make_kernels(single, priors=bool(single.prior_configs))
     if single.prior_configs:
         engine = GpuPriorEngine(model, single, on_device, stress=False)
     else:
-        engine = GpuEngine(single, on_device, stress=False, precision="float32")
+        engine = GpuEngine(single, on_device, stress=False)
     search = EdgeSearch(single.search_cutoff(on_device))
     edges = search.allocate(on_device)
     engine.reserve(edges.capacity)

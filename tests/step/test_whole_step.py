@@ -54,7 +54,7 @@ class Case:
         self.buffers.host_output = torch.full_like(self.buffers.output, torch.nan)  # as of a GPU: not the same block
         self.search = EdgeSearch(potential.cutoff)
         self.search.allocate(self.batch.to(dtype=torch.float32), capacity)
-        self.engine = GpuEngine(potential, self.batch, stress=False, precision="float32")
+        self.engine = GpuEngine(potential, self.batch, stress=False)
         buffers = self.engine.model.allocate(n, self.batch.num_systems, self.search.capacity)
         self.engine.model.one_launch = OneLaunch(self.engine.model, buffers, plan, emulator, moving)
 

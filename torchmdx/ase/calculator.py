@@ -23,6 +23,7 @@ from torchmdx.evaluation.properties.force_uncertainty import force_uncertainties
 from torchmdx.evaluation.properties.hessian import hessian
 from torchmdx.models.digest import origin_of
 from torchmdx.models.ensemble import Ensemble
+from torchmdx.runtime.precisions import saved_precision
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.capture_policy import require_mode
@@ -62,8 +63,7 @@ class Calculator(AseCalculator):
     Args:
         potential: A Potential (which is copied), the path of a checkpoint, or a name, as for `torchmdx.load`; or an
             ensemble: an Ensemble, a file or folder of several potentials, a list of potentials or paths.
-        dtype: Of the network, "float32", "float64" (on a GPU the exact model), "half", "tf32" or "bfloat16"; energies
-            are float64.
+        dtype: Of the network, "float32" or "float64" (on a GPU the exact model); energies are float64.
         device: "cpu", "cuda", "cuda:1"; None takes a GPU if one is available.
         devices: Several, such as ["cuda:0", "cuda:1"], which share each structure as `torchmdx.DividedStep` does.
         mode, engine, max_memory: As for CapturedStep; mode "graph" requires a CUDA graph, "eager" uses none.
@@ -206,6 +206,7 @@ class Calculator(AseCalculator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         stress = state.pop("stress")
         vars(self).update(state)
+        self.parameters["dtype"] = saved_precision(self.dtype)
         self.pool = self._make_pool(stress=stress)
 
     def __repr__(self) -> str:

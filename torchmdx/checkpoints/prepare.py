@@ -14,14 +14,9 @@ from torchmdx.models.coulomb_cutoff import with_coulomb_cutoff
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.fork_guard import check_fork
+from torchmdx.runtime.precisions import PRECISIONS, require_precision
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "half": torch.float32,
-    "tf32": torch.float32,
-    "bfloat16": torch.float32,
-}
+DTYPES = {name: getattr(torch, name) for name in PRECISIONS}
 # Names of others, and those of torch and NumPy, of the same precisions.
 OTHER_NAMES = {"torch.float32": "float32", "torch.float64": "float64", "double": "float64", "single": "float32"}
 
@@ -29,10 +24,7 @@ OTHER_NAMES = {"torch.float32": "float32", "torch.float64": "float64", "double":
 def dtype_named(dtype: Any) -> str:
     """A key of DTYPES for a dtype by name, of torch or of NumPy. Raises ValueError."""
     text = dtype.__name__ if isinstance(dtype, type) else str(dtype)
-    name = OTHER_NAMES.get(text, text)
-    if name not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    return name
+    return require_precision(OTHER_NAMES.get(text, text), "dtype")
 
 
 # None: the default potential.

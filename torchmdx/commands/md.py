@@ -8,6 +8,7 @@ from typing import Any
 
 from torchmdx.commands.options import CHARGE_HELP, add_model_option
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.runtime.precisions import PRECISIONS, precision_option
 from torchmdx.structures.pressure_units import bar_of
 
 ENGINES = ("openmm", "torchmdx")
@@ -105,7 +106,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision",
         "--dtype",
-        choices=("float32", "float64", "half", "tf32", "bfloat16"),
+        type=precision_option,
+        choices=PRECISIONS,
         default="float32",
         help="precision of the network (default: float32); OpenMM uses mixed precision, or double with float64",
     )

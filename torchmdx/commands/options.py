@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
+from torchmdx.runtime.precisions import PRECISIONS, precision_option
 
 if TYPE_CHECKING:
     from torchmdx.ase.calculator import Calculator
@@ -32,11 +33,12 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "auto") -> N
     )
     parser.add_argument(
         "--dtype",
-        choices=("auto",) * (dtype == "auto") + ("float32", "float64", "half", "tf32", "bfloat16"),
+        type=precision_option,
+        choices=("auto",) * (dtype == "auto") + PRECISIONS,
         default=dtype,
-        help="precision of the network; "
-        + f"auto: float64 for up to {MOST_ATOMS_IN_FLOAT64} atoms, else float32, which is faster; " * (dtype == "auto")
-        + f"half, tf32 and bfloat16 are faster, less accurate and need a GPU (default: {dtype})",
+        help="precision of the network"
+        + f"; auto: float64 for up to {MOST_ATOMS_IN_FLOAT64} atoms, else float32, which is faster" * (dtype == "auto")
+        + f" (default: {dtype})",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
 

@@ -104,10 +104,10 @@ def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> En
     if found.is_registered:
         return ENGINES[found.engine].made(potential, batch, stress=stress, precision=found.precision)
     if found.engine == FUSED and potential.prior_configs:
-        model = make_kernels(potential, found.precision, priors=True)
+        model = make_kernels(potential, priors=True)
         return GpuPriorEngine(model, potential, batch, stress=stress)
     if found.engine == FUSED:
-        return GpuEngine(potential, batch, stress=stress, precision=found.precision)
+        return GpuEngine(potential, batch, stress=stress)
     if found.engine == PAIRS:
         return PairEngine(potential, batch, stress=stress)
     if found.engine == COMPILED and isinstance(potential.network, QET):

@@ -15,6 +15,7 @@ from torchmdx.checkpoints.prepare import DTYPES, PotentialSource, prepare_potent
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.devices import choose_device
+from torchmdx.runtime.precisions import require_precision
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.structures.system import Batch, System
 from torchmdx.structures.units import BOHR, HARTREE
@@ -171,8 +172,7 @@ def load_beads(
         ValueError: For a bad option, and as `torchmdx.load`.
         TypeError: For a bad option, and as `torchmdx.load`.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    require_precision(dtype, "dtype")
     target = choose_device(device)
     potential = prepare_potential(model, DTYPES[dtype], target, coulomb_cutoff, coulomb, coulomb_accuracy, head)
     system = System.from_ase(atoms, charge)

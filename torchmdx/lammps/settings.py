@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from torchmdx.checkpoints.prepare import DTYPES
+from torchmdx.runtime.precisions import require_precision
 
 USAGE = (
     "pair_style torchmdx MODEL [precision P] [device D] [charge Q] [coulomb C] [coulomb_cutoff R] [coulomb_accuracy A]"
@@ -43,13 +43,11 @@ class Settings:
         values: dict[str, Any] = dict(zip(others[::2], others[1::2], strict=True))
         if unknown := set(values) - {field.name for field in fields(cls) if field.name != "model"}:
             raise ValueError(f"{USAGE}: got the option {sorted(unknown)[0]!r}")
-        precision = values.get("precision", "float32")
-        if precision not in DTYPES:
-            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
+        precision = require_precision(values.pop("precision", "float32"))
         for name, unit in UNITS.items():
             if name in values:
                 values[name] = _number(name, values[name], unit)
-        return cls(model=model, **values)
+        return cls(model=model, precision=precision, **values)
 
     def device_of(self, local_rank: int) -> str | None:
         """The device of a process: with several GPUs, "cuda" is a different one for each process of a machine."""

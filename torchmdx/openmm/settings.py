@@ -18,6 +18,7 @@ from torchmdx.models.potential import Potential
 from torchmdx.openmm.link_atoms import LinkAtom
 from torchmdx.openmm.surroundings import Surroundings
 from torchmdx.runtime.devices import choose_device
+from torchmdx.runtime.precisions import require_precision, saved_precision
 from torchmdx.step.capture_policy import require_mode
 
 
@@ -64,8 +65,7 @@ class ForceSettings:
     max_uncertainty: float | None = None
 
     def __post_init__(self) -> None:
-        if self.precision not in DTYPES:
-            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {self.precision!r}")
+        require_precision(self.precision)
         if not self.skin >= 0:
             raise ValueError(f"skin must be >= 0 Å, got {self.skin}")
         if self.audit_every < 0:
@@ -118,6 +118,7 @@ class ForceSettings:
     @classmethod
     def from_text(cls, text: str) -> ForceSettings:
         values = json.loads(text)
+        values["precision"] = saved_precision(values["precision"])
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         if (given := values.get("surroundings")) is not None:
             values["surroundings"] = Surroundings(**{**given, "charges": tuple(given["charges"])})

@@ -64,8 +64,7 @@ class CapturedStep(StepState):
             evaluation and keeps the graph if it is measured to be faster. `mode`, `why` and `report()` say what runs.
         stress, energies: Also compute stress, and the energy of each atom.
         skin: Å added to the search radius, so that most searches can be skipped.
-        precision: "float32", "float64" (on a GPU the exact model), "half", "tf32" or "bfloat16"; None takes the
-            potential's dtype.
+        precision: "float32" or "float64" (on a GPU the exact model); None takes the potential's dtype.
         audit_every: Evaluations between comparisons with the exact model (0: only when a graph is captured).
         max_force_spread: For an ensemble, eV/Å; SpreadError if the forces on an atom have a larger spread.
         uncertainty: Also compute the uncertainties of the energy and of the energy of each atom, which a single

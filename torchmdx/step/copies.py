@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
+from torchmdx.runtime.precisions import saved_precision
 from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.step.capture_policy import GraphPolicy
@@ -58,7 +59,7 @@ def restored(
     assigning: bool,
 ) -> Any:
     """A step of this class with the settings, the structure and the last cell of another."""
-    step = kind(potential, batch, **options)
+    step = kind(potential, batch, **options | {"precision": saved_precision(options["precision"])})
     for inputs in (step.buffers.host_inputs, step.buffers.inputs):
         inputs["cell"].copy_(inputs["cell"].new_tensor(cell))
     step.assigning = assigning

@@ -14,6 +14,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.runtime.cpu_threads import num_threads
+from torchmdx.runtime.precisions import require_precision
 from torchmdx.step.audit import Verdict, judge, structure_of
 from torchmdx.step.buffer_storage import FAR, NOT_FINITE, OVERFLOW
 from torchmdx.step.buffers import StepBuffers
@@ -182,8 +183,7 @@ class StepState:
 
 def checked_precision(potential: Potential | Ensemble, precision: str | None) -> str:
     """The precision; None: that of the potential. Raises ValueError if it needs a potential in another dtype."""
-    name = precision or str(potential.dtype).removeprefix("torch.")
-    dtype = torch.float64 if name == "float64" else torch.float32
-    if potential.dtype != dtype:
-        raise ValueError(f"precision {name!r} needs a potential in {dtype}, got {potential.dtype}")
+    name = require_precision(precision or str(potential.dtype).removeprefix("torch."))
+    if str(potential.dtype) != f"torch.{name}":
+        raise ValueError(f"precision {name!r} needs a potential in torch.{name}, got {potential.dtype}")
     return name

@@ -79,3 +79,11 @@ def test_prefixes_that_are_no_file_names(tmp_path):
         RunFiles(str(tmp_path / "no" / "run"), 1)
     with pytest.raises(ValueError, match="must be a prefix of file names"):
         RunFiles(str(tmp_path), 1)
+
+
+def test_a_run_with_a_precision_that_is_gone_is_continued_in_float32(tmp_path):
+    files = RunFiles(str(tmp_path / "run"))
+    files.write_settings({"precision": "half"})
+    with pytest.warns(UserWarning, match="precision 'half' was removed.* is evaluated in float32") as warned:
+        assert files.require_settings({"precision": "float32"}) == []
+    assert len(warned) == 1

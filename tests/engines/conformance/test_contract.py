@@ -39,8 +39,8 @@ def c_code(potential, batch, *, stress, precision):
 
 def kernels(potential, batch, *, stress, precision):
     if potential.prior_configs:
-        return GpuPriorEngine(make_kernels(potential, precision, priors=True), potential, batch, stress=stress)
-    return GpuEngine(potential, batch, stress=stress, precision=precision)
+        return GpuPriorEngine(make_kernels(potential, priors=True), potential, batch, stress=stress)
+    return GpuEngine(potential, batch, stress=stress)
 
 
 def chosen(potential, batch, *, stress, precision):

@@ -169,17 +169,15 @@ def chain(network, atoms):
     if network == "gated":
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
-    precision, priors = "float32", network == "tensornet2" or atoms == "priors"
+    priors = network == "tensornet2" or atoms == "priors"
     if network == "headed":
         network, settings = "tensornet", settings | dict(num_head_layers=2)
     if network == "charged":
         network = "tensornet2"
-    if network in ("half", "tf32"):
-        network, precision = "tensornet", network
     potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
-    fast = kind(potential, bound=1e-2, priors=priors, precision=precision)
+    fast = kind(potential, bound=1e-2, priors=priors)
     size = dict(few=20, priors=20, some=200, many=20000, large=300000, domain=20000, slabs=20000)[atoms]
     tiles = fast.choose_tiles(size)
     if priors and atoms == "few":

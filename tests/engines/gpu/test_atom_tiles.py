@@ -162,12 +162,6 @@ def test_another_network_is_refused(settings, reason):
     assert fast.tile_kernels is None
 
 
-def test_another_precision_is_refused():
-    fast = FastTensorNet(potential_of(num_radial=4), bound=1e-2, precision="half")
-    with pytest.raises(ValueError, match="it needs the precision float32, got half"):
-        fast.use_tiles()
-
-
 def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     try:
         cuda_source.nvrtc()

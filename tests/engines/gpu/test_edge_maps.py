@@ -26,8 +26,8 @@ pytest.importorskip("triton")
 
 from torchmdx.engines.gpu import edge_maps
 from torchmdx.engines.gpu.edge_maps import BACKWARD, BY_SLOPES, FORWARD, WITH_SLOPES, EdgeMaps
+from torchmdx.engines.gpu.fp16_parts import HalfParts
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 
 C = 128
 needs_hopper = pytest.mark.skipif(
@@ -151,17 +151,16 @@ def test_a_value_that_is_not_a_number_stays_in_its_row(library, weights):
 
 
 @pytest.mark.parametrize(
-    ("settings", "precision", "reason"),
+    ("settings", "reason"),
     [
-        (dict(num_channels=64), "float32", "they need float32 and 128 channels, got float32 and 64"),
-        (dict(), "tf32", "they need float32 and 128 channels, got tf32 and 128"),
-        (dict(activation="tanh"), "float32", "they need the activation silu, got tanh"),
-        (dict(), "float32", None),
+        (dict(num_channels=64), "they need 128 channels, got 64"),
+        (dict(activation="tanh"), "they need the activation silu, got tanh"),
+        (dict(), None),
     ],
 )
-def test_another_network_is_left_to_other_kernels(settings, precision, reason):
+def test_another_network_is_left_to_other_kernels(settings, reason):
     potential = Potential(TensorNet2Config(num_layers=1, num_radial=4, **settings))
-    fast = FastTensorNet2(potential, bound=1e-2, precision=precision)
+    fast = FastTensorNet2(potential, bound=1e-2)
     with pytest.raises(ValueError, match="maps of edges in one kernel do not serve this network: they need a GPU of"):
         fast.use_edge_maps()
     work = Workload(atoms=300, capacity=9000)

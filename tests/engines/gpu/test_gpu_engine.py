@@ -38,7 +38,7 @@ needs_hopper = pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the a
 
 def engine_of(potential, structure):
     batch = Batch.of(structure).to(potential.device)
-    return GpuEngine(potential, batch, stress=False, precision="float32")
+    return GpuEngine(potential, batch, stress=False)
 
 
 def on_h100(engine):

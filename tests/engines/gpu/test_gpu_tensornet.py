@@ -9,7 +9,7 @@ import pytest
 import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
 
-from torchmdx import System, TensorNetConfig, load
+from torchmdx import System, TensorNetConfig
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
 from torchmdx.evaluation.derivatives import evaluate
@@ -17,8 +17,6 @@ from torchmdx.models.potential import Potential
 from torchmdx.neighbors.brute_force import brute_force
 from torchmdx.step.atom_order import curve_order
 from torchmdx.structures.system import Batch
-
-needs_bfloat16 = pytest.mark.skipif(INTERPRETED, reason="Triton's interpreter has no products in bfloat16")
 
 
 def batch_of(*atoms):
@@ -172,71 +170,6 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, settings, ethan
     assert (found.virial[1] - strain).norm() < 1e-5 * strain.norm()
 
 
-@pytest.mark.nightly_for("tf32-0.01")
-@needs_kernels
-@pytest.mark.parametrize(("precision", "most"), [("tf32", 1e-2), pytest.param("bfloat16", 5e-2, marks=needs_bfloat16)])
-def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cation):
-    potential = make_potential(num_channels=32, num_layers=2)
-    batch = batch_of(ethanol, cation)
-    fast = FastTensorNet(potential.to(DEVICE), precision=precision)
-    found = run(potential, batch, tiles=CUTS["fine"], fast=fast)
-    exact = evaluate(potential.double(), batch)
-    error = (found.forces - exact.forces).norm() / exact.forces.norm()
-    assert error < most
-    # The interpreter multiplies TF32 as float32.
-    assert error > 1e-4 or INTERPRETED
-
-
-@pytest.mark.nightly_for("fine")
-@needs_kernels
-@pytest.mark.parametrize("cut", ["fine", "coarse", "coarser"])
-def test_half_precision_rounds_what_atoms_send_each_other(make_potential, cut, cation, wire):
-    potential = make_potential(num_channels=16, num_layers=2)
-    batch = batch_of(cation, wire)
-    full, half = (FastTensorNet(potential.to(DEVICE), precision=p) for p in ("float32", "half"))
-    found = run(potential, batch, tiles=CUTS[cut], fast=half)
-    assert half.precision_used == "half"
-    assert found.num_bytes < run(potential, batch, tiles=CUTS[cut], fast=full).num_bytes
-    exact = evaluate(potential.double(), batch, brute_force(batch, potential.cutoff))
-    error = (found.forces - exact.forces).norm() / exact.forces.norm()
-    assert 3e-6 < error < 5e-4  # a rounded number has eleven bits
-    strain = virial_of(potential, batch, 1)
-    assert (found.virial[1] - strain).norm() < 1e-3 * strain.norm()
-
-
-@needs_kernels
-def test_half_precision_of_trained_weights(ethanol):
-    potential = load("organic-1").requires_grad_(False).to(DEVICE)
-    batch = batch_of(ethanol)
-    fast = FastTensorNet(potential, precision="half")
-    found = run(potential, batch, tiles=CUTS["coarse"], fast=fast, virial=False)
-    exact = evaluate(potential.double(), batch)
-    difference = (found.forces - exact.forces).norm(dim=1)
-    assert 1e-6 < difference.norm() / exact.forces.norm() < 3e-4
-    assert difference.max() < 2e-3  # eV/Å
-    assert (found.energy - exact.energy).abs() < 1e-3
-
-
-@needs_kernels
-@pytest.mark.parametrize("size", [1e-6, 1e4], ids=["small", "large"])
-def test_half_precision_does_not_depend_on_the_size_of_numbers(make_potential, size, cation):
-    """Y of large weights, gradients of large energies: their units follow."""
-    potential = make_potential(num_channels=16, num_layers=1).to(DEVICE)
-    with torch.no_grad():
-        for linear in (potential.network.layers[0].mix_in.scalar, potential.network.layers[0].mix_in.vector):
-            linear.weight *= size
-        potential.scale *= size
-    found = run(
-        potential,
-        batch := batch_of(cation),
-        tiles=CUTS["fine"],
-        virial=False,
-        fast=FastTensorNet(potential, precision="half"),
-    )
-    exact = evaluate(potential.double(), batch)
-    assert (found.forces - exact.forces).norm() < 5e-4 * exact.forces.norm()
-
-
 @pytest.mark.nightly
 @needs_kernels
 def test_the_energy_alone_is_the_same_and_needs_fewer_buffers(make_potential, chiral):
@@ -334,8 +267,6 @@ def test_reasons_against_the_fast_path(make_potential):
         FastTensorNet(wide)
     pytest.importorskip("triton")
     assert FastTensorNet.why_not(make_potential()) is None
-    with pytest.raises(ValueError, match=r"precision must be one of float32, half, tf32, bfloat16, got 'float16'"):
-        FastTensorNet(make_potential(), precision="float16")
 
 
 def test_runs_that_do_not_fit_their_buffers_are_refused(make_potential, chiral):

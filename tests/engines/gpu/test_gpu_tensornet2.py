@@ -6,7 +6,7 @@ import pytest
 import torch
 from charged_buffers import replanned, require_equal_bits
 from interpreter import DEVICE, INTERPRETED, needs_kernels
-from test_gpu_tensornet import CUTS, batch_of, needs_bfloat16, run, virial_of
+from test_gpu_tensornet import CUTS, batch_of, run, virial_of
 
 from torchmdx import System
 from torchmdx.engines.gpu import charge_buffers
@@ -60,34 +60,6 @@ def test_a_triclinic_crystal_agrees(make_potential, crystal):
 def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation):
     potential = make_potential(model="tensornet2", num_channels=32, num_layers=1)
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])
-
-
-@needs_kernels
-@pytest.mark.parametrize("size", [1e-30, 1e-4, 1.0, 3e5])
-def test_parts_in_half_precision_hold_a_float(size):
-    from torchmdx.engines.gpu.triton.fp16_product import HalfParts
-
-    values = (torch.randn(64, 32, generator=torch.Generator().manual_seed(0)) * size).to(DEVICE)
-    values[3] = 0.0
-    parts = HalfParts.of(values)
-    assert parts.big.dtype == parts.small.dtype == torch.float16
-    found = parts.unit * (parts.big.double() + parts.small.double())
-    assert (found - values.double()).abs().max() < 2.0**-22 * values.abs().max()
-    assert (found[3] == 0).all()
-    assert HalfParts.of(torch.zeros(16, 16)).unit == 1.0
-
-
-@pytest.mark.nightly_for("tf32-0.01")
-@needs_kernels
-@pytest.mark.parametrize(("precision", "most"), [("tf32", 1e-2), pytest.param("bfloat16", 5e-2, marks=needs_bfloat16)])
-def test_shorter_numbers_are_near(make_potential, precision, most, ethanol, cation):
-    potential = make_potential(model="tensornet2", num_channels=32, num_layers=2)
-    batch = batch_of(ethanol, cation)
-    found = evaluated(potential, batch, fast=FastTensorNet2(potential.to(DEVICE), precision=precision))
-    exact = evaluate(potential.double(), batch)
-    error = (found.forces - exact.forces).norm() / exact.forces.norm()
-    assert error < most
-    assert error > 1e-4 or INTERPRETED  # the interpreter multiplies TF32 as float32
 
 
 @needs_kernels
@@ -180,9 +152,3 @@ def test_the_table_holds_what_the_distance_does_to_the_first_map(make_potential)
         wanted = network.basis(distance) @ first.weight[:, : network.config.num_radial].T + first.bias
         torch.testing.assert_close(found[:, 0], wanted, atol=1e-6, rtol=1e-6)
         assert (found[:, 1:] == 0).all()
-
-
-def test_half_precision_is_refused(make_potential):
-    pytest.importorskip("triton")
-    with pytest.raises(ValueError, match="precision 'half' is that of a TensorNet's messages, got a TensorNet2"):
-        FastTensorNet2(make_potential(model="tensornet2"), precision="half")

@@ -23,8 +23,16 @@ SCRIPT = Path(__file__).with_name("compile_kernels.py")
 EXPECTED = {
     ("tensornet", "few"): {"embed", "layer", "layer_gradient", "forces", "sum_systems"},
     ("tensornet", "some"): {"embed", "layer", "layer_gradient"},
-    ("tensornet", "many"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "element_sums"},
-    ("tensornet", "domain"): {"messages", "messages_gradient", "multiply", "multiply_parts", "update", "forces"},
+    ("tensornet", "many"): {
+        *("messages", "messages_gradient", "multiply", "multiply_parts", "update", "update_gradient", "element_sums"),
+        "read_energies",
+    },
+    ("tensornet", "large"): {
+        *("messages", "messages_gradient", "mix_in_gradient", "multiply_sums", "element_sums_gradient"),
+    },
+    ("tensornet", "domain"): {
+        *("messages", "messages_gradient", "multiply", "multiply_parts", "update", "forces", "multiply_sums_back"),
+    },
     ("tensornet", "slabs"): {
         *("place_edges", "surroundings", "standardised_norms", "gated", "read_norms", "read_features_gradient"),
         *("surroundings_mix_gradient", "surroundings_gradient"),
@@ -45,10 +53,6 @@ EXPECTED = {
         *("hand_over", "rank", "rescale", "rescale_cell", "scale"),
     },
     ("dynamics", "restraints"): {"evaluate_terms", "add_terms"},
-    ("half", "many"): {"messages", "messages_gradient", "multiply_parts", "update_gradient"},
-    ("half", "large"): {"messages", "messages_gradient", "mix_in_gradient", "multiply_sums", "element_sums_gradient"},
-    ("half", "domain"): {"messages", "messages_gradient", "multiply_sums_back"},
-    ("tf32", "many"): {"multiply", "multiply_parts", "read_energies"},
     ("gated", "domain"): {"multiply_halves", "gated_energies"},
     ("gated", "few"): {"embed", "layer", "layer_gradient"},
     ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
@@ -106,7 +110,6 @@ EXPECTED = {
 # Cases that one process looks at, one after the other: each process takes seconds to start.
 TOGETHER = [
     ("tensornet",),
-    ("half", "tf32"),
     ("gated", "headed"),
     ("tensornet2", "charged"),
     ("step", "priors"),
@@ -115,16 +118,15 @@ TOGETHER = [
 ]
 
 
-# Of each family of kernels a case that other GPUs compile too: few and many atoms, parts of the atoms, slabs, half
-# precision in little memory, other heads, TensorNet2, and what is not of a network.
+# Of each family of kernels a case that other GPUs compile too: few and many atoms, parts of the atoms, slabs, little
+# memory, other heads, TensorNet2, and what is not of a network.
 FAMILIES = [
     ("tensornet", "few"),
     ("tensornet", "some"),
     ("tensornet", "many"),
     ("tensornet", "domain"),
     ("tensornet", "slabs"),
-    ("half", "large"),
-    ("tf32", "many"),
+    ("tensornet", "large"),
     ("gated", "many"),
     ("tensornet2", "many"),
     ("charged", "few"),
@@ -138,14 +140,14 @@ FAMILIES = [
     ("dynamics", "steps"),
     ("dynamics", "restraints"),
 ]
-# That with the least shared memory compiles all of them, the others what differs there: tensor cores, half precision
-# and large blocks, and of the other families one kernel. With the environment variable EVERY_CARD all compile all.
+# That with the least shared memory compiles all of them, the others what differs there: tensor cores and large
+# blocks, and of the other families one kernel. With the environment variable EVERY_CARD all of them compile all.
 OTHERS = {
-    80: [("tensornet", "few"), ("tf32", "many")],
+    80: [("tensornet", "few"), ("tensornet", "many")],
     86: FAMILIES,
     89: [("gated", "many"), ("tensornet", "slabs"), ("charged", "few")],
     100: [("tensornet", "many"), ("tensornet2", "many"), ("tensornet", "slabs"), ("step", "float32")],
-    120: [("half", "large"), ("search", "1"), ("training", "float32"), ("priors", "damped")],
+    120: [("tensornet", "large"), ("search", "1"), ("training", "float32"), ("priors", "damped")],
 }
 # Of a multiprocessor, of every GPU above, in registers of 32 bits: a program cannot have more.
 MOST_REGISTERS = 65536

@@ -49,7 +49,7 @@ def test_parts_add_up_to_the_whole(settings, lean, monkeypatch):
         step.assign(part.positions, numbers, part.num_owned, cell, num_total=len(atoms), hops=part.hops)
         domain = step.step.ordered
         assert (np.diff(domain.within.tolist()) > 0).all()  # every layer leaves out some atoms
-        engine = GpuEngine(model, domain, stress=True, precision="float32")
+        engine = GpuEngine(model, domain, stress=True)
         edges = brute_force(domain, model.cutoff)
         engine.reserve(edges.capacity)
         assert (engine.model.buffers.present is not None) == (given["num_channels"] == 32)

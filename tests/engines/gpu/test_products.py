@@ -29,7 +29,7 @@ def split(*shape):
     from torchmdx.engines.gpu.triton.tf32_product import Split
 
     matrix = torch.randn(shape, dtype=torch.float64)
-    return matrix, Split.of(matrix.float().to(DEVICE), "tf32x3")
+    return matrix, Split.of(matrix.float().to(DEVICE))
 
 
 def filled(*shape):

@@ -13,14 +13,13 @@ from torchmdx.engines.plan.launch_sizes import LEAN_ATOMS, ProductBlock, Tiles, 
 from torchmdx.neighbors.brute_force import brute_force
 
 
-@pytest.mark.nightly_for("in place-3-float32", "not in place-1-half", "not in place-3-float32", "not in place-3-half")
+@pytest.mark.nightly_for("in place-3", "not in place-3")
 @needs_kernels
-@pytest.mark.parametrize("precision", ["float32", "half"])
 @pytest.mark.parametrize("num_layers", [1, 3])
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "not in place"])
-def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, precision, num_layers, in_place, chiral):
+def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, num_layers, in_place, chiral):
     potential = make_potential(num_channels=32, num_layers=num_layers)
-    fast = FastTensorNet(potential.to(DEVICE), precision=precision)
+    fast = FastTensorNet(potential.to(DEVICE))
     product = ProductBlock(columns=32 if in_place else 16)
     tiles = replace(CUTS["by elements"], lean=True, piece=16, product=product)
     found = run(potential, batch := batch_of(chiral, chiral), tiles=tiles, fast=fast)
@@ -38,8 +37,7 @@ def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, pr
     torch.testing.assert_close(fast.run(*inputs, forces=False).energies, kept[0], rtol=1e-6, atol=0)
     plain = run(potential, batch, tiles=replace(CUTS["by elements"], product=product), fast=fast)
     assert plain.present is not None
-    tolerance = 1e-6 if precision == "float32" else 2e-5
-    assert (plain.forces - kept[1]).norm() < tolerance * plain.forces.norm()
+    assert (plain.forces - kept[1]).norm() < 1e-6 * plain.forces.norm()
 
 
 SHAPES = dict(
@@ -48,12 +46,10 @@ SHAPES = dict(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("precision", "most"), [("float32", 37.5), ("half", 30.0)])
-def test_memory_of_an_atom_in_water(precision, most):
+def test_memory_of_an_atom_in_water():
     atoms, edges = 998_784, 54 * 998_784
-    sent = torch.float16 if precision == "half" else torch.float32
-    sizes = BufferSizes(atoms, 1, edges, tiles=Tiles.choose(atoms), chain="lean", sent=sent, **SHAPES)
-    assert Buffers.allocate(sizes).num_bytes < most * 1e3 * atoms
+    sizes = BufferSizes(atoms, 1, edges, tiles=Tiles.choose(atoms), chain="lean", **SHAPES)
+    assert Buffers.allocate(sizes).num_bytes < 37_500 * atoms
 
 
 def test_tensors_are_computed_again_where_they_would_take_much_of_the_memory():

@@ -120,11 +120,11 @@ def test_few_slabs(count, rows, reach):
 
 @needs_kernels
 @pytest.mark.nightly
-def test_half_precision_is_that_of_all_atoms_at_once():
+def test_results_are_those_of_all_atoms_at_once():
     """To the bit, apart from mix(A), which is a product of the same numbers; so are two runs."""
     potential, rows, reach = potential_of(num_channels=32), 4, 1
     batch = ordered(batch_of(cloud(33, [True, False, True])), 2.0, rows, reach)
-    fast = FastTensorNet(potential.to(DEVICE), precision="half")
+    fast = FastTensorNet(potential.to(DEVICE))
     found = in_slabs(fast, batch, rows, reach)
     first, again = found.forces.clone(), in_slabs(fast, batch, rows, reach, poisoned=False).forces
     assert torch.equal(first, again)
@@ -168,7 +168,7 @@ def small(monkeypatch):
     monkeypatch.setattr(launch_sizes, "FEW_ATOMS", 0)
 
     def engine_for(potential, batch, *, stress, precision, **_):
-        engine = GpuEngine(potential, batch, stress=stress, precision=precision)
+        engine = GpuEngine(potential, batch, stress=stress)
         work = Workload(atoms=batch.num_atoms, memory=1)
         engine.plan = plan(potential.config, (), work, precision, machine_named("RTX 4090"))
         engine.model.memory = 1
@@ -232,7 +232,7 @@ def test_too_little_memory_is_refused():
 def test_an_engine_without_the_order_of_slabs_takes_none(small, monkeypatch):
     """As a member of an ensemble: its atoms are in another order."""
     potential, batch = potential_of(num_layers=1).to(DEVICE), batch_of(cloud(41, [True, True, False])).to(DEVICE)
-    engine = GpuEngine(potential, batch.to(DEVICE, torch.float32), stress=False, precision="float32")
+    engine = GpuEngine(potential, batch.to(DEVICE, torch.float32), stress=False)
     engine.model.memory = 1
     engine.reserve(1000)
     assert engine.model.plan.chain == "lean"

@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("triton")
 
 from torchmdx.engines.gpu.triton.edge_walk import LEADING
-from torchmdx.engines.gpu.weights import DENSE_ERROR, PACKED_ERROR, dense_table, packed_table
+from torchmdx.engines.gpu.weights import DENSE_ERROR, dense_table
 from torchmdx.engines.knots import Stretch
 
 EVEN = Stretch(7, 5.0, 1.0)
@@ -17,25 +17,6 @@ def table(higher: float, intervals: int = 7) -> torch.Tensor:
     """Coefficients [n,6,3,8] that fall with their power as those of narrow intervals do."""
     numbers = torch.randn(intervals, 6, 3, 8, generator=torch.Generator().manual_seed(0))
     return numbers * higher ** torch.arange(6.0)[:, None, None]
-
-
-def test_a_packed_table_has_every_coefficient():
-    given = table(0.05)
-    words = packed_table(given)
-    assert words.dtype == torch.int32
-    assert words.shape == (7, 4, 3, 8)
-    found = words.numpy()
-    np.testing.assert_array_equal(found[:, :2].view(np.float32), given[:, :2])
-    for row, power in ((2, 2), (3, 4)):
-        low, high = (found[:, row] & 0xFFFF).astype(np.uint16), (found[:, row] >> 16).astype(np.int16)
-        for bits, number in ((low, power), (high, power + 1)):
-            np.testing.assert_array_equal(bits.view(np.float16), given[:, number].numpy().astype(np.float16))
-            assert np.abs(bits.view(np.float16) - given[:, number].numpy()).max() < PACKED_ERROR * given.abs().max()
-
-
-@pytest.mark.parametrize("given", [table(1.0), table(1e6), table(0.05)[:, :4]], ids=["wide", "huge", "third degree"])
-def test_tables_that_need_all_digits_stay_as_they_are(given):
-    assert packed_table(given) is given
 
 
 def coefficients_of(words: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ def test_priors_beside_the_network_give_what_they_give_between(make_potential, c
     found = []
     for kinds in (with_priors.WITHOUT_CHARGES, ()):
         monkeypatch.setattr(with_priors, "WITHOUT_CHARGES", kinds)
-        engine = GpuPriorEngine(make_kernels(potential, "float32", priors=True), potential, batch, stress=True)
+        engine = GpuPriorEngine(make_kernels(potential, priors=True), potential, batch, stress=True)
         engine.reserve(edges.capacity)
         alone = engine.run(batch.positions, batch.cell, edges, forces=False).energy.clone()
         found.append([alone, *(x.clone() for x in results(engine.run(batch.positions, batch.cell, edges)))])

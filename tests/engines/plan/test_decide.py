@@ -123,28 +123,6 @@ def test_who_leaves_the_kernels_on_a_gpu_is_warned():
     assert found(wide, "CPU").warning is None
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        (dict(machine="H100", precision="float16"), "precision must be one of float64, float32, half, tf32, bfloat16"),
-        (dict(machine="CPU", precision="tf32"), "precision 'tf32' needs a GPU, got a potential on the CPU"),
-        (
-            dict(machine="H100", precision="half", triton=False),
-            "precision 'half' needs the fused kernels, which do not serve it: it needs triton",
-        ),
-    ],
-    ids=str,
-)
-def test_precisions_that_no_engine_has_are_refused(case, message):
-    with pytest.raises(ValueError, match=message):
-        found(TensorNetConfig(), **case)
-
-
-def test_half_precision_is_that_of_a_tensornet():
-    with pytest.raises(ValueError, match="precision 'half' is that of a TensorNet's messages, got a TensorNet2"):
-        found(TensorNet2Config(), "H100", "half")
-
-
 def test_priors_have_kernels_of_their_own_or_none():
     work = replace(ETHANOL, search_cutoff=10.0)
     priors = [ZBLConfig(), CoulombConfig()]
@@ -162,7 +140,7 @@ def test_a_plan_prints_itself():
     text = str(plan(TensorNetConfig(), [], Workload.usual(2489), "float32", machine_named("A100")))
     first, *rows = text.splitlines()
     assert first == "2,489 atoms on A100 (sm_80, 79 GiB), float32: fused kernels"
-    assert [row.split()[0] for row in rows] == ["launches", "within", "embedding", "messages"]
+    assert [row.split()[0] for row in rows] == ["launches", "within", "embedding"]
     assert all("otherwise" in row for row in rows)
     assert "tiles of atoms need a GPU of the architecture sm_90a, got A100" in text
     batch = replace(ETHANOL, atoms=18, systems=2)

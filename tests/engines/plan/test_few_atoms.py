@@ -40,21 +40,21 @@ def test_one_launch_leaves_out_priors_domains_and_chips_without_room():
     assert not planned(config, work, "H100", priors=True).one_launch
     assert named(planned(config, replace(work, domain=True), "H100")) == "blocks"
     part = replace(machine_named("H100"), multiprocessors=16, clusters=((8, 2),))
-    found = plan_kernels("TensorNet", config, replace(work, atoms=60), "float32", part)
+    found = plan_kernels("TensorNet", config, replace(work, atoms=60), part)
     assert found.stages[1].why == "one launch has no room for 60 atoms in 2 clusters"
 
 
 def test_blocks_wait_for_each_other_only_on_cards_where_that_has_been_measured():
     work, config = Workload(atoms=22, capacity=400), TensorNetConfig()
     other = replace(machine_named("H100"), name="H20", multiprocessors=78, clusters=())
-    found = plan_kernels("TensorNet", config, work, "float32", other)
+    found = plan_kernels("TensorNet", config, work, other)
     assert not found.one_launch
     wanted = (
         "blocks that wait for each other were tested on an H100 and H200, not on H20: `torchmdx bench --all` tests it"
     )
     assert found.stages[1].why == wanted
     # Blocks that wait only for those of their own cluster, which the hardware starts together, run on all of them.
-    assert plan_kernels("TensorNet2", TensorNet2Config(), work, "float32", other).clusters is not None
+    assert plan_kernels("TensorNet2", TensorNet2Config(), work, other).clusters is not None
 
 
 def test_clusters_need_forces_and_numbers_for_edges():

@@ -13,10 +13,10 @@ HOPPER, GENERAL = ("H100", "H200"), ("A100", "RTX 3090", "RTX 4090", "RTX 5090",
 CARDS = HOPPER + GENERAL
 
 
-def planned(config, work, card, precision="float32", **options):
+def planned(config, work, card, **options):
     kind = type(config).__name__.removesuffix("Config")
     work = Workload.usual(work) if isinstance(work, int) else work
-    return plan_kernels(kind, config, work, precision, machine_named(card), **options)
+    return plan_kernels(kind, config, work, machine_named(card), **options)
 
 
 def named(plan):
@@ -81,30 +81,11 @@ def test_sums_by_elements_need_few_elements_with_many_neighbours():
     assert not planned(TensorNetConfig(), replace(work, elements=9, capacity=10**6), "A100").by_elements
 
 
-@pytest.mark.parametrize(
-    ("precision", "atoms", "sent", "used"),
-    [
-        ("float32", 3000, "float32", "float32"),
-        ("half", 3000, "float16", "half"),
-        ("tf32", 3000, "float32", "tf32"),
-        ("bfloat16", 3000, "bfloat16", "bfloat16"),
-        ("half", 22, "float32", "float32"),
-        ("tf32", 22, "float32", "float32"),
-    ],
-)
-def test_precisions(precision, atoms, sent, used):
-    found = planned(TensorNetConfig(), atoms, "H100", precision)
-    assert (found.sent, found.precision) == (sent, used)
-    assert found.atom_tiles == (atoms == 3000 and precision == "float32")
-    assert found.tiles.messages.slice >= 256 or sent != "float16"
-
-
 def test_heads_and_layers_that_one_program_per_atom_does_not_have():
     shallow, deep = TensorNetConfig(num_layers=0), TensorNetConfig(head="gated", num_head_layers=4)
     for config in (shallow, deep):
         assert named(planned(config, 22, "A100")) == "blocks"
         assert named(planned(config, 22, "H100")) == "blocks one_launch"
-        assert named(planned(config, 22, "H100", "tf32")) == "blocks"  # which one launch does not have
     assert named(planned(TensorNetConfig(head="gated"), 22, "H100")) == "rows one_launch"
 
 
@@ -114,13 +95,11 @@ def test_what_one_program_per_atom_of_a_tensornet2_does_not_have():
     reasons = {
         "systems": planned(config, replace(work, systems=2), "A100"),
         "rows": planned(config, replace(work, capacity=MOST_ROWS - 8), "A100"),
-        "precision": planned(config, work, "A100", "tf32"),
         "charges": planned(TensorNet2Config(num_channels=16), work, "A100"),
     }
     assert {name: found.stages[0].why for name, found in reasons.items()} == {
         "systems": "one program per atom sums charges over one system, got 2",
         "rows": "values of 196,608 atoms and edges can be kept, got 196,609",
-        "precision": "one program per atom is for the precision float32, got tf32",
         "charges": "one program per atom has room for 16 numbers of charges, got 32",
     }
     assert {found.chain for found in reasons.values()} == {"blocks"}

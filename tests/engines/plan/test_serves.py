@@ -11,7 +11,7 @@ H100, A100 = machine_named("H100"), machine_named("A100")
 def test_the_usual_networks_are_served_everywhere():
     config, charged = TensorNetConfig(), TensorNet2Config()
     assert serves.fused_kernels(config) is serves.one_launch(config) is serves.row_head(config) is None
-    assert serves.atom_tiles(config, "float32") is serves.edge_maps(charged, "float32", H100) is None
+    assert serves.atom_tiles(config) is serves.edge_maps(charged, H100) is None
     assert serves.charged_clusters(charged, H100) is None
 
 
@@ -52,8 +52,7 @@ def test_one_launch(settings, reason):
     ],
 )
 def test_atom_tiles(settings, reason):
-    assert serves.atom_tiles(TensorNetConfig(**settings), "float32") == reason
-    assert serves.atom_tiles(TensorNetConfig(), "tf32") == "it needs the precision float32, got tf32"
+    assert serves.atom_tiles(TensorNetConfig(**settings)) == reason
 
 
 def test_a_program_of_one_atom_has_memory_for_some_heads():
@@ -65,9 +64,9 @@ def test_a_program_of_one_atom_has_memory_for_some_heads():
 
 
 def test_maps_of_edges():
-    assert serves.edge_maps(TensorNet2Config(num_channels=100), "float32", H100) is None  # padded to 128
+    assert serves.edge_maps(TensorNet2Config(num_channels=100), H100) is None  # padded to 128
     wanted = "they need a GPU of the architecture sm_90a, got A100"
-    assert serves.edge_maps(TensorNet2Config(), "float32", A100) == wanted
+    assert serves.edge_maps(TensorNet2Config(), A100) == wanted
 
 
 @pytest.mark.parametrize(

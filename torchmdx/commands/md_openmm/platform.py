@@ -10,7 +10,7 @@ from torchmdx.dynamics.run.settings import PotentialSettings
 from torchmdx.runtime.device_guard import gpu_index
 from torchmdx.runtime.devices import choose_device
 
-_PRECISION = {"float32": "mixed", "half": "mixed", "tf32": "mixed", "bfloat16": "mixed", "float64": "double"}
+_PRECISION = {"float32": "mixed", "float64": "double"}
 _DEVICE_INDEX = {"CUDA": "DeviceIndex", "HIP": "DeviceIndex"}  # same numbering as in torch
 
 

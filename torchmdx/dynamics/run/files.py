@@ -14,6 +14,7 @@ from torchmdx.dynamics.run.continuation import differences
 from torchmdx.dynamics.trajectory_formats import ENDINGS
 from torchmdx.runtime.damaged_file import WRONG_VALUES, parse_json
 from torchmdx.runtime.files import require_new, write_whole
+from torchmdx.runtime.precisions import saved_precision
 from torchmdx.step.results import SpreadError
 from torchmdx.step.spread_limit import appended
 
@@ -152,6 +153,8 @@ class RunFiles:
                 write, after a warning.
         """
         before = {**(defaults or {}), **self.read_settings()}
+        if "precision" in before:
+            before["precision"] = saved_precision(before["precision"])
         differing, missing = differences(json.loads(json.dumps(now)), before)
         if differing:
             raise ValueError(f"a restart needs the settings of the run, got {'; '.join(differing)}")

@@ -10,7 +10,7 @@ chain of many_atoms.py has a kernel for each; here a block does all of them for 
     W → mix_in_gradient → W → update_gradient            next_layer_gradient
     W → mix_in_gradient → W                              embedded_gradient
 
-Products take rows and matrices as two halves each, in units of powers of two (fp16_product.py), with float32 sums of
+Products take rows and matrices as two halves each, in units of powers of two (fp16_parts.py), with float32 sums of
 every 16 channels. Each of two warpgroups makes 64 outputs for the rows of a part, 5, 3 or 1 components of 16 atoms:
 matrices come from registers, rows from shared memory. The kernels serve the usual network in float32
 (`serves.atom_tiles` of engines/plan), in memory for all tensors. Of a domain, a kernel reads on the device how many
@@ -30,8 +30,8 @@ import torch
 import triton
 from torch import Tensor
 
+from torchmdx.engines.gpu.fp16_parts import HalfParts
 from torchmdx.engines.gpu.many_atoms import Chain
-from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 from torchmdx.engines.gpu.weights import Weights
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
@@ -127,7 +127,7 @@ class TileKernels:
         """The kernels for a model. Raises ValueError if they do not serve it, and as `launchers` does."""
         if model.network_type is not TensorNet:
             raise ValueError(f"tiles of atoms need a TensorNet, got {model.network_type.__name__}")
-        if (reason := serves.atom_tiles(model.config, model.precision)) is not None:
+        if (reason := serves.atom_tiles(model.config)) is not None:
             raise ValueError(f"tiles of atoms do not serve this network: {reason}")
         return cls(model, launchers(model.device))
 

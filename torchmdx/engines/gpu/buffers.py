@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BufferSizes:
-    """What the shapes of buffers depend on. chain: of `KernelPlan`; sent: dtype of what atoms send each other."""
+    """What the shapes of buffers depend on. chain: of `KernelPlan`."""
 
     num_atoms: int
     num_systems: int
@@ -38,7 +38,6 @@ class BufferSizes:
     chain: str
     with_forces: bool
     device: torch.device
-    sent: torch.dtype = torch.float32
     sums: int = 0  # elements times functions of element_sums.py; 0: not used
 
     @property
@@ -81,7 +80,7 @@ class BufferSizes:
     @property
     def room_for_sums(self) -> int:
         """Floats of an atom's component in the tensors that `Scratch.sums_of` can use."""
-        return (self.layers + 1) * self.channels * self.sent.itemsize // 4 if self.lean else self.channels
+        return (self.layers + 1) * self.channels if self.lean else self.channels
 
     @property
     def kept_layers(self) -> int:
@@ -102,7 +101,6 @@ class GradientScratch:
     norms: Tensor  # [N,3,C] standardised norms of a readout, then their gradient
     m: list[Tensor]  # L x [N,9,C] sums of messages, then their gradient
     sent: Tensor | None  # [L+1,N,9,C] m of all layers and Y of the last one, where tensors are computed again
-    units: list[Tensor]  # L x [N] units of m in half precision
     d: list[Tensor]  # L x [N,9,C] updates of the tensors
     half: Tensor  # [E,3] h_e of kernels/forces.py
     pull: Tensor  # [slices,E] gradient in the table's variable; one slice of channels per program
@@ -120,9 +118,8 @@ class GradientScratch:
             x=new(own, 9, c),
             features=new(piece, c),
             norms=new(piece, 3, c),
-            m=[] if sizes.lean else [new(n, 9, c, dtype=sizes.sent) for _ in range(sizes.layers)],
-            sent=new(sizes.layers + 1, n, 9, c, dtype=sizes.sent) if sizes.lean else None,
-            units=[new(n) for _ in range(sizes.layers)] if sizes.sent == torch.float16 else [],
+            m=[] if sizes.lean else [new(n, 9, c) for _ in range(sizes.layers)],
+            sent=new(sizes.layers + 1, n, 9, c) if sizes.lean else None,
             d=[new(n, 9, c) for _ in range(sizes.layers)],
             half=new(sizes.slots, 3),
             pull=new(slices, sizes.slots),
@@ -181,7 +178,7 @@ class Scratch:
             features=new(piece, c),
             head=new(*sizes.head_shape),
             x=[new(n, 9, c) for _ in range(kept + 1)],
-            y=[new(n, 9, c, dtype=sizes.sent) for _ in range(kept)],
+            y=[new(n, 9, c) for _ in range(kept)],
             inverse=[] if sizes.lean else [new(n, c) for _ in range(max(kept, 1))],
             rare=new(n if sizes.sums else 0, dtype=torch.int32),
             sums=new(n, 9, sizes.sums) if sizes.sums > sizes.room_for_sums else None,
@@ -207,7 +204,7 @@ class Scratch:
         """Memory of the sums by elements; a tensor that the forward or backward pass does not need at the time."""
         g = self.gradient
         if self.sums is None and g is not None and g.sent is not None:
-            return g.sent.view(-1).view(torch.float32)
+            return g.sent.view(-1)
         free = g.x if back and g is not None else self.x[0]
         return free if self.sums is None else self.sums
 

@@ -70,17 +70,13 @@ class ChainWalks(ChainProducts):
         assert self.b.gradient is not None
         return self.b.gradient
 
-    def _units(self, i: int, keep: bool = True) -> Tensor:
-        """The units of M of a layer; unused except in half precision."""
-        return self.gradient.units[i] if keep and self.gradient.units else self.b.features
-
     def _all_y(self, i: int, y: Tensor) -> Tensor:
         """Y of layer i of the atoms that `senders` count, of which y are the rows of this chain."""
         return y
 
-    def _all_m(self, i: int, m: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for M, with its units."""
-        return m, self._units(i)
+    def _all_m(self, i: int, m: Tensor) -> Tensor:
+        """The same for M."""
+        return m
 
     def _window(self, tensor: Tensor) -> tuple[int, int]:
         """(first, window) of the kernels for one of these tensors that is a window; else not used."""
@@ -108,10 +104,9 @@ class ChainWalks(ChainProducts):
         walk, table = t.messages.options(self.c), self.tables[i + 1]
         messages.messages[(triton.cdiv(self.n, t.messages.rows) * (self.c // walk["SLICE"]),)](
             y, self._all_y(i, y), m, p, self.charge, self.system, table, w.own, e.row_ptr, self.senders, b.knot,
-            b.place, self._units(i, keep), self.atoms(len(self.weights.layers) - 1 - i), self.split.units[i],
-            *self._window(self._all_y(i, y)), CHANNELS=self.c, DEGREE=self.weights.degree,
-            SLICES_FIRST=t.slices_first, WINDOWED=self.windowed, KEEP=keep, **self.reflections,
-            **walk,
+            b.place, self.atoms(len(self.weights.layers) - 1 - i), *self._window(self._all_y(i, y)), CHANNELS=self.c,
+            DEGREE=self.weights.degree, SLICES_FIRST=t.slices_first, WINDOWED=self.windowed, KEEP=keep,
+            **self.reflections, **walk,
         )  # fmt: skip
 
     def _walk_messages_gradient(self, i: int, y: Tensor, gm: Tensor, gy: Tensor, first: bool) -> None:
@@ -119,12 +114,11 @@ class ChainWalks(ChainProducts):
         b, g, w, e, t = self.b, self.gradient, self.weights.layers[i], self.edges, self.tiles
         updated = len(self.weights.layers) - 1 - i  # hops
         walk, table = t.messages_gradient.options(self.c), self.tables[i + 1]
-        all_gm, all_units = self._all_m(i, gm)
+        all_gm = self._all_m(i, gm)
         messages.messages_gradient[(triton.cdiv(self.n, t.messages_gradient.rows) * len(g.pull),)](
-            y, gm, all_gm, gy, table, w.own, e.row_ptr, self.senders, b.knot, b.place, g.pull, self._units(i),
-            all_units, self.atoms(updated + 1), self.atoms(updated), e.capacity, self.split.units[i],
-            *self._window(all_gm), CHANNELS=self.c, DEGREE=self.weights.degree, WINDOWED=self.windowed, FIRST=first,
-            SLICES_FIRST=t.slices_first, **walk,
+            y, gm, all_gm, gy, table, w.own, e.row_ptr, self.senders, b.knot, b.place, g.pull,
+            self.atoms(updated + 1), self.atoms(updated), e.capacity, *self._window(all_gm), CHANNELS=self.c,
+            DEGREE=self.weights.degree, WINDOWED=self.windowed, FIRST=first, SLICES_FIRST=t.slices_first, **walk,
         )  # fmt: skip
 
     def _edge_gradients(self, gradient: Tensor) -> None:

@@ -146,7 +146,7 @@ class ChargedChain(EdgeNetworkChain):
         assert reverse is not None
         self._multiply_parts(g.d[i], self.split.mix_out_back[i], gy)
         interaction.update_gradient[self.each_atom](
-            gy, y, gm, self.charge, self.system, gm, n, 1.0, **self.reflections, **self.elements
+            gy, y, gm, self.charge, self.system, n, **self.reflections, **self.elements
         )
         walk = t.messages_gradient.options(self.c)
         grid = (triton.cdiv(n, t.messages_gradient.rows) * len(g.pull),)

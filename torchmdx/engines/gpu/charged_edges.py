@@ -118,7 +118,7 @@ class EdgeNetworkChain(Chain):
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
         edge_mlp.multiply_rows[grid](
             x, matrix.big, matrix.small, bias, x if out is None else out, x if acted is None else acted,
-            self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width, PRECISION=matrix.precision,
+            self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
             BEFORE=inner == self.c, KEEP=out is not None, AFTER=acted is not None, **self.activation, **options,
         )  # fmt: skip
 
@@ -128,5 +128,5 @@ class EdgeNetworkChain(Chain):
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
         edge_mlp.multiply_rows_back[grid](
             x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
-            STRIDE=out.stride(0), PRECISION=matrix.precision, **self.activation, **options,
+            STRIDE=out.stride(0), **self.activation, **options,
         )  # fmt: skip

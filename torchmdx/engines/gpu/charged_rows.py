@@ -232,7 +232,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         charged_atom_gradient.last_map_gradient[(programs + self.n,)](
             z3, w.last_back.big, w.last_back.small, z2, self.edges.row_ptr, self.n, self.rows, programs, b.p,
             self.weights.layers[i].mix_in_back, g.d[i], self.work, INNER=inner, WIDTH=width, STRIDE=width,
-            PRECISION=w.last_back.precision, CHANNELS=self.c, **row, **self.activation, **options,
+            CHANNELS=self.c, **row, **self.activation, **options,
         )  # fmt: skip
         self._back(z2, w.middle_back, z1, 0)
 

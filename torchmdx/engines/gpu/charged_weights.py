@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.cutoff_copies import CLUSTER, TRITON, require_repeated
+from torchmdx.engines.gpu.fp16_parts import HalfParts
 from torchmdx.engines.gpu.head_weights import padded
-from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 from torchmdx.engines.gpu.triton.tf32_product import Split
 from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.models.charge_equilibration import ChargeEquilibration
@@ -35,7 +35,7 @@ class FilterWeights:
     last_parts: HalfParts
 
     @classmethod
-    def pack(cls, layer: Interaction, charges: int, channels: int, precision: str) -> FilterWeights:
+    def pack(cls, layer: Interaction, charges: int, channels: int) -> FilterWeights:
         width = layer.num_channels
         first, middle, last = (layer.filters[i] for i in (0, 2, 4))
         assert isinstance(first, nn.Linear)
@@ -47,12 +47,12 @@ class FilterWeights:
         between = padded(middle.weight, 2 * channels, channels)
         return cls(
             shares=padded(shares.permute(2, 1, 0), padded_charges(charges), 2, channels),
-            middle=Split.of(between, precision),
+            middle=Split.of(between),
             middle_bias=padded(middle.bias, 2 * channels),
-            middle_back=Split.of(between.T.contiguous(), precision),
-            last=Split.of(forth, precision),
+            middle_back=Split.of(between.T.contiguous()),
+            last=Split.of(forth),
             last_bias=padded(last.bias.unflatten(0, (3, width)), 3, channels),
-            last_back=Split.of(forth.T.contiguous(), precision),
+            last_back=Split.of(forth.T.contiguous()),
             middle_parts=HalfParts.of(between),
             last_parts=HalfParts.of(forth),
         )
@@ -77,7 +77,7 @@ class ChargeWeights:
     third_back: Split
 
     @classmethod
-    def pack(cls, module: ChargeEquilibration, width: int, channels: int, precision: str) -> ChargeWeights:
+    def pack(cls, module: ChargeEquilibration, width: int, channels: int) -> ChargeWeights:
         first, second, third = (module.network[i] for i in (0, 2, 4))
         assert isinstance(first, nn.Linear)
         assert isinstance(second, nn.Linear)
@@ -89,20 +89,20 @@ class ChargeWeights:
         three = padded(third.weight.unflatten(0, (2, charges)), 2, wide, channels).flatten(0, 1)
 
         def back(matrix: Tensor) -> Split:
-            return Split.of(matrix.T.contiguous(), precision)
+            return Split.of(matrix.T.contiguous())
 
         return cls(
             epsilon=module.norm.eps,
             slack=module.slack,
             scale=padded(module.norm.weight.unflatten(0, (3, width)), 3, channels),
             offset=padded(module.norm.bias.unflatten(0, (3, width)), 3, channels),
-            first=Split.of(one, precision),
+            first=Split.of(one),
             first_bias=padded(first.bias, channels),
             first_back=back(one),
-            second=Split.of(two, precision),
+            second=Split.of(two),
             second_bias=padded(second.bias, channels),
             second_back=back(two),
-            third=Split.of(three, precision),
+            third=Split.of(three),
             third_bias=padded(third.bias.unflatten(0, (2, charges)), 2, wide).flatten(),
             third_back=back(three),
         )
@@ -118,7 +118,7 @@ class ChargedWeights:
     equilibrations: tuple[ChargeWeights, ...]
 
     @classmethod
-    def pack(cls, network: TensorNet2, channels: int, precision: str) -> ChargedWeights:
+    def pack(cls, network: TensorNet2, channels: int) -> ChargedWeights:
         require_repeated(float(network.config.cutoff), TRITON, CLUSTER)
         count, width = network.config.num_charges, network.config.num_channels
         with torch.no_grad():
@@ -126,12 +126,12 @@ class ChargedWeights:
                 num_charges=count,
                 charges=padded_charges(count),
                 filters=tuple(
-                    FilterWeights.pack(layer, count, channels, precision)
+                    FilterWeights.pack(layer, count, channels)
                     for layer in network.layers
                     if isinstance(layer, Interaction)
                 ),
                 equilibrations=tuple(
-                    ChargeWeights.pack(module, width, channels, precision)
+                    ChargeWeights.pack(module, width, channels)
                     for module in network.charges
                     if isinstance(module, ChargeEquilibration)
                 ),
@@ -176,7 +176,7 @@ class RowWeights:
 
     @classmethod
     def of(cls, w: ChargedWeights) -> RowWeights:
-        """Of matrices that have been divided exactly: "tf32x3"."""
+        """Of matrices that have been divided exactly."""
         return cls(
             charges=tuple(RowCharges.of(each) for each in w.equilibrations),
             shares=tuple(f.shares.permute(2, 1, 0).flatten(1).contiguous() for f in w.filters),

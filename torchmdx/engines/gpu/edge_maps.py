@@ -5,7 +5,7 @@ engines/plan).
 A warp of each block copies matrices while others multiply, and blocks in clusters of two share what they copy.
 
 Matrices are packed as the kernel reads them (`pack_forward`, `pack_backward`): in stages of STAGE bytes, half for the
-rounded numbers and half for the remainders (fp16_product.py), each in blocks of 64 inner columns, whose rows of 128
+rounded numbers and half for the remainders (fp16_parts.py), each in blocks of 64 inner columns, whose rows of 128
 bytes have their eight pieces of 16 bytes in the swizzled order of tensor cores.
 """
 
@@ -27,9 +27,9 @@ from torchmdx.runtime.cuda_source import cubin
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_weights import FilterWeights
+    from torchmdx.engines.gpu.fp16_parts import HalfParts
     from torchmdx.engines.gpu.one_launch import ClusterLauncher
     from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-    from torchmdx.engines.gpu.triton.fp16_product import HalfParts
 
 SOURCES = Path(__file__).with_name("sm90")
 MAIN = "edge_maps.cu"
@@ -147,7 +147,7 @@ class EdgeMaps:
     @classmethod
     def made(cls, model: FastTensorNet2) -> EdgeMaps:
         """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
-        if (reason := serves.edge_maps(model.config, model.precision, model.machine)) is not None:
+        if (reason := serves.edge_maps(model.config, model.machine)) is not None:
             raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
         device, most = model.device, model.machine.multiprocessors // CLUSTER
         return cls(model.charged.filters, {name: launcher(device, name) for name in SHARED_BYTES}, most)

@@ -105,7 +105,7 @@ class PresentElements:
 
 
 def _split(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    parts = Split.of(matrix.contiguous(), "tf32x3")
+    parts = Split.of(matrix.contiguous())
     return parts.big, parts.small
 
 

@@ -45,11 +45,11 @@ def kernels_for(potential: Potential) -> type[FastTensorNet]:
     return FastTensorNet2 if isinstance(potential.network, TensorNet2) else FastTensorNet
 
 
-def make_kernels(potential: Potential, precision: str, *, priors: bool) -> FastTensorNet:
+def make_kernels(potential: Potential, *, priors: bool) -> FastTensorNet:
     """A potential's kernels. priors: leave them out; otherwise a potential with priors is refused."""
     kind = kernels_for(potential)
     table = table_of(potential.network, kind.tabulated)
-    made = kind(potential, precision=precision, table=table, priors=priors)
+    made = kind(potential, table=table, priors=priors)
     made.keeps_features = potential.uncertainty is not None
     return made
 
@@ -180,15 +180,15 @@ class GpuEngine:
     alone = False
     plan: Plan | None = None
 
-    def __init__(self, potential: Potential, batch: Batch, *, stress: bool, precision: str) -> None:
-        self.model, self.potential = make_kernels(potential, precision, priors=False), potential
-        self.name, self.table_error = f"kernels, {precision}", self.model.table.error
+    def __init__(self, potential: Potential, batch: Batch, *, stress: bool) -> None:
+        self.model, self.potential = make_kernels(potential, priors=False), potential
+        self.name, self.table_error = "kernels, float32", self.model.table.error
         self.batch, self.stress = batch, stress
 
     def reserve(self, capacity: int) -> None:
         allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
         self.plan = planned_for(self.model, self.plan)
-        self.name = f"kernels, {self.model.precision_used}{launches_of(self.model)}"
+        self.name = f"kernels, float32{launches_of(self.model)}"
 
     def gave_up(self) -> bool:
         """Whether a launch ended with NaN, because other work kept some of its blocks from starting; reads the device.

@@ -26,7 +26,6 @@ class Chain(ChainWalks):
     def __init__(self, model: FastTensorNet, buffers: Buffers, *inputs: Any) -> None:
         """inputs: as for `ChainWalks`."""
         super().__init__(model, buffers, *inputs)
-        self.head_precision = "tf32x3" if model.dot_precision == "tf32x3" else "tf32"
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
         activation = "silu" if model.config.activation == "swish" else model.config.activation
@@ -97,7 +96,7 @@ class Chain(ChainWalks):
     def _send(self, i: int, x: Tensor, y: Tensor) -> None:
         """What layer i sends to neighbours, Y from X̂."""
         hops = len(self.weights.layers) - i
-        self._multiply_parts(x, self.split.mix_in[i], y, hops=hops, scale=1 / self.split.units[i])
+        self._multiply_parts(x, self.split.mix_in[i], y, hops=hops)
 
     def _messages_of(self, i: int, y: Tensor, keep: bool) -> None:
         """The product P̂ of each atom's Y and its messages."""
@@ -139,7 +138,7 @@ class Chain(ChainWalks):
         readout.read_energies[(triton.cdiv(count, ATOMS),)](
             b.features, b.features if b.gradient is None else b.gradient.features, b.head, h.into, h.more, h.bias,
             h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width, LAYERS=h.num_layers,
-            GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c), PRECISION=self.head_precision,
+            GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c),
             READOUT=self.readout, **self.activation, num_warps=self.tiles.head_warps,
         )  # fmt: skip
 
@@ -210,7 +209,7 @@ class Chain(ChainWalks):
         b, g, updated = self.b, self.gradient, len(self.weights.layers) - 1 - i
         self._multiply_parts(g.d[i], self.split.mix_out_back[i], b.p, hops=updated)
         interaction.update_gradient[self.each_atom](
-            b.p, b.y[i], g.m[i], self.charge, self.system, self._units(i), self.atoms(updated), self.split.units[i],
+            b.p, b.y[i], g.m[i], self.charge, self.system, self.atoms(updated),
             **self.reflections, **self.elements,
         )  # fmt: skip
 

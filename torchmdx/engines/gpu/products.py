@@ -25,12 +25,11 @@ class ChainProducts(ABC):
     def atoms(self, hops: int) -> int | Tensor:
         """Number of atoms that a kernel evaluates."""
 
-    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0, scale: float = 1.0) -> None:
+    def _multiply_parts(self, x: Tensor, matrices: Split, out: Tensor, hops: int = 0) -> None:
         options = self.tiles.product.options(self.c, self.c)
         blocks = triton.cdiv(self.n, options["ROWS"]) * (self.c // options["COLUMNS"])
         tf32_product.multiply_parts[(9 * blocks,)](
-            x, matrices.big, matrices.small, out, self.atoms(hops), scale, CHANNELS=self.c,
-            PRECISION=matrices.precision, **options,
+            x, matrices.big, matrices.small, out, self.atoms(hops), CHANNELS=self.c, **options
         )  # fmt: skip
 
     def _multiply(
@@ -48,7 +47,7 @@ class ChainProducts(ABC):
         count = len(x) if self.within is None else self.atoms(hops)
         tf32_product.multiply[(triton.cdiv(len(x), options["ROWS"]), triton.cdiv(width, options["COLUMNS"]))](
             x, matrix.big, matrix.small, side, out, count, INNER=inner, WIDTH=width,
-            PRECISION=matrix.precision, AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
+            AFTER=after, ACTIVATION=activation or self.activation["ACTIVATION"], **options,
         )  # fmt: skip
 
     def _multiply_halves(
@@ -58,5 +57,5 @@ class ChainProducts(ABC):
         grid = (triton.cdiv(len(x), options["ROWS"]), self.c // options["COLUMNS"], 2)
         gated_head.multiply_halves[grid](
             x, matrices.big, matrices.small, side, out, atoms, CHANNELS=self.c,
-            PRECISION=matrices.precision, BACK=back, **self.activation, **options,
+            BACK=back, **self.activation, **options,
         )  # fmt: skip

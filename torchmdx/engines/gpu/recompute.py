@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 import triton
 from torch import Tensor
 
@@ -131,14 +130,17 @@ class LeanChain(Chain):
         updated = len(self.weights.layers) - 1 - i  # hops
         received, sent = self.atoms(updated), self.atoms(updated + 1)
         y = self.sent[-1] if first else self._y(i)
-        gm, gy, units, unit = self.sent[i], d[i] if self.sizes.in_place else b.p, self._units(i), self.split.units[i]
+        gm, gy = self.sent[i], d[i] if self.sizes.in_place else b.p
         self._multiply_parts(d[i], self.split.mix_out_back[i], gy, hops=updated)
         interaction.update_gradient[self.each_atom](
-            gy, y, gm, self.charge, self.system, units, received, unit, **self.reflections, **self.elements
+            gy, y, gm, self.charge, self.system, received, **self.reflections, **self.elements
         )
         self._walk_messages_gradient(i, y, gm, gy, first)
         self._multiply_parts(gy, self.split.mix_in_back[i], d[i], hops=updated + 1)
-        mixed = self._mixed(i)
+        # mix(A) is kept from the last layer on, where Y of that layer was.
+        mixed = self.sent[-1]
+        if first:
+            self._multiply_parts(b.a, self.split.mix, mixed, hops=len(self.weights.layers))
         before = mixed if i == 0 else self._tensors_before(i, mixed)
         interaction.mix_in_gradient[self.each_atom](
             d[i], before, None, b.x[0], d[max(i - 1, 0)], mixed, b.gate, self.charge, self.system, sent, received,
@@ -149,25 +151,11 @@ class LeanChain(Chain):
 
     def _y(self, i: int) -> Tensor:
         """The buffer of Y of a layer but the last: the gradients of the layer behind it have been used."""
-        behind = self.gradient.d[i + 1]
-        return behind.view(-1).view(self.sent.dtype)[: behind.numel()].view(behind.shape)
-
-    def _room(self, i: int) -> Tensor:
-        """Memory of one tensor in float32 where M of layer i and, in half precision, of the next or Y were."""
-        blocks = self.sent[i : i + 4 // self.sent.element_size()]
-        return blocks.view(-1).view(torch.float32).view(self.gradient.d[0].shape)
-
-    def _mixed(self, i: int) -> Tensor:
-        """mix(A) at the gradient of layer i; it is kept from the last layer on if Y's buffer is large enough."""
-        whole, reach = self.sent.dtype == torch.float32, len(self.weights.layers)
-        mixed = self.sent[-1] if whole else self._room(i)
-        if not whole or i == reach - 1:
-            self._multiply_parts(self.b.a, self.split.mix, mixed, hops=reach)
-        return mixed
+        return self.gradient.d[i + 1]
 
     def _tensors_before(self, i: int, mixed: Tensor) -> Tensor:
-        """X̂ before layer i-1, evaluated again."""
-        x = self._room(i)
+        """X̂ before layer i-1, evaluated again, where M of layer i was."""
+        x = self.sent[i]
         self._gated(mixed, x)
         for j in range(i - 1):
             self._updated(j, x)

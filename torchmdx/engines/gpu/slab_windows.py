@@ -74,7 +74,6 @@ class SlabWindows:
     inverse: list[Tensor]
     y: list[Tensor]
     m: list[Tensor]
-    units: list[Tensor]
     d: list[Tensor]
     gradient: Tensor  # in X
     p: Tensor  # of the backward pass
@@ -95,13 +94,12 @@ class SlabWindows:
         c, new, layers = sizes.channels, sizes.new, sizes.layers
         lags, rows = Lags(layers, shape.reach), min(shape.rows, max(shape.atoms, 1))
 
-        def window(lag: int, *of_atom: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        def window(lag: int, *of_atom: int) -> Tensor:
             """For a tensor that is used last `lag` slabs behind the stage that makes it."""
-            return new(min(lag + 1, max(shape.count, 1)) * rows, *of_atom, dtype=dtype)
+            return new(min(lag + 1, max(shape.count, 1)) * rows, *of_atom)
 
-        tall, sent, one_slab = lags.last, sizes.sent, replace(sizes, num_atoms=rows)
+        tall, one_slab = lags.last, replace(sizes, num_atoms=rows)
         own = [lags.kept(i) if i else shape.reach for i in range(layers)]
-        half = sent == torch.float16
         spare = new(rows, 9, c)
         return cls(
             shape=shape,
@@ -111,9 +109,8 @@ class SlabWindows:
             hidden=new(rows, sizes.hidden),
             x=[window(lag, 9, c) for lag in own],
             inverse=[window(lag, c) for lag in own],
-            y=[window(lags.kept(i), 9, c, dtype=sent) for i in range(layers)],
-            m=[window(lags.kept(i), 9, c, dtype=sent) for i in range(layers)],
-            units=[window(lags.kept(i)) for i in range(layers if half else 0)],
+            y=[window(lags.kept(i), 9, c) for i in range(layers)],
+            m=[window(lags.kept(i), 9, c) for i in range(layers)],
             d=[window(lags.back(i + 1) - lags.layer(i), 9, c) for i in range(layers)],
             gradient=window(lags.last - lags.layer(layers - 1), 9, c),
             p=window(lags.last - lags.layer(layers - 1), 9, c),
@@ -149,7 +146,6 @@ class SlabWindows:
             norms=self.norms[:count],
             m=[of(m) for m in self.m],
             sent=None,
-            units=[of(units) for units in self.units],
             d=[of(d) for d in self.d],
             half=g.half,
             pull=g.pull,

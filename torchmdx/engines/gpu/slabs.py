@@ -47,8 +47,8 @@ class SlabRows(Chain):
     def _all_y(self, i: int, y: Tensor) -> Tensor:
         return self.windows.y[i]
 
-    def _all_m(self, i: int, m: Tensor) -> tuple[Tensor, Tensor]:
-        return self.windows.m[i], self.windows.units[i] if self.windows.units else self.b.features
+    def _all_m(self, i: int, m: Tensor) -> Tensor:
+        return self.windows.m[i]
 
     def _window(self, tensor: Tensor) -> tuple[int, int]:
         lowest = max(0, self.slab - self.windows.shape.reach) * self.windows.shape.rows

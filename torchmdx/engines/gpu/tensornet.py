@@ -34,7 +34,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.many_atoms import Chain
     from torchmdx.engines.gpu.one_launch import OneLaunch
 
-# Rounding of matrix products: three TF32 products make one of float32.
-PRECISIONS = {"float32": "tf32x3", "half": "tf32x3", "tf32": "tf32", "bfloat16": "bf16"}
-
 
 class FastTensorNet:
     """A potential's energy and forces by kernels.
@@ -66,12 +62,9 @@ class FastTensorNet:
     Args:
         bound: Largest error of a tabulated filter relative to the largest filter; `table.error` is what was reached.
         priors: Leave them out; the caller adds them.
-        precision: "float32"; "half" for tensors of eleven bits between atoms, in fp16 with powers of two as units;
-            "tf32" for matrix products of eleven bits; "bfloat16" for those of eight, and messages between atoms in
-            bfloat16. The latter two are much less accurate.
 
     Raises:
-        ValueError: If `why_not` gives a reason, and for an unknown precision.
+        ValueError: If `why_not` gives a reason.
     """
 
     network_type: type[nn.Module] = TensorNet
@@ -83,31 +76,25 @@ class FastTensorNet:
         potential: Potential,
         *,
         bound: float = BOUND,
-        precision: str = "float32",
         table: TabulatedFilters | None = None,
         priors: bool = False,
     ) -> None:
         reason = self.why_not(potential, priors=priors)
         if reason is not None:
             raise ValueError(f"this potential has no fast path: {reason}")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         # Imported here, so that the package imports without Triton.
-        from torchmdx.engines.gpu.weights import SplitWeights, Weights, dense_table, packed_table
+        from torchmdx.engines.gpu.weights import SplitWeights, Weights, dense_table
 
         self.config = potential.config
         self.device, self.priors = potential.device, priors
         self.between = priors  # whether these need several launches
         self.machine = Machine.of(self.device, code=False)
-        self.precision, self.dot_precision = precision, PRECISIONS[precision]
         self.table = table if table is not None else tabulate(self.tabulated(potential.network), bound)
         self.weights = Weights.pack(potential, self.table)
         # The tables of embedding and layers, for blocks of atoms.
         tables = (self.weights.table, *(layer.table for layer in self.weights.layers))
-        self.tables = [
-            packed_table(table) if precision == "half" else dense_table(table, self.table.stretch) for table in tables
-        ]
-        self.split_weights = SplitWeights.of(self.weights, self.dot_precision)
+        self.tables = [dense_table(table, self.table.stretch) for table in tables]
+        self.split_weights = SplitWeights.of(self.weights)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
         self.keeps_features = False  # whether features of atoms are results, which `Buffers.features` has
@@ -131,11 +118,6 @@ class FastTensorNet:
             names = ", ".join(config.name for config in potential.prior_configs)
             return f"it must have no priors, got {names}"
         return why_not_fused(network, potential.config, Machine.of(potential.device, code=False))
-
-    @property
-    def precision_used(self) -> str:
-        """The precision of products. Kernels for few atoms always use float32, which is as fast there."""
-        return "float32" if self.buffers is not None and self.buffers.sizes.one_program_per_atom else self.precision
 
     @cached_property
     def element_functions(self) -> ElementFunctions | None:
@@ -185,7 +167,6 @@ class FastTensorNet:
             chain=plan.chain,
             with_forces=forces,
             device=self.device,
-            sent=getattr(torch, plan.sent),
         )
         present = self._present(elements) if plan.by_elements else None
         sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
@@ -286,7 +267,7 @@ class FastTensorNet:
     def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
         """The kernels for so much work. tiles: launch sizes; None: the fastest."""
         kind = self.network_type.__name__
-        return plan_kernels(kind, self.config, work, self.precision, self.machine, priors=self.between, tiles=tiles)
+        return plan_kernels(kind, self.config, work, self.machine, priors=self.between, tiles=tiles)
 
     def chain_type(self, buffers: Buffers) -> Callable[..., Any]:
         """The class of the launches: one program per atom, or blocks of atoms."""

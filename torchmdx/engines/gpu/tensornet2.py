@@ -48,18 +48,15 @@ class FastTensorNet2(FastTensorNet):
         potential: Potential,
         *,
         bound: float = BOUND,
-        precision: str = "float32",
         table: TabulatedFilters | None = None,
         priors: bool = False,
     ) -> None:
         """priors: leave them out, and evaluate the charges behind the last layer for them."""
-        if precision == "half":
-            raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
-        super().__init__(potential, bound=bound, precision=precision, table=table, priors=priors)
+        super().__init__(potential, bound=bound, table=table, priors=priors)
         from torchmdx.engines.gpu.charged_weights import ChargedWeights
 
         self.last_charges = priors
-        self.charged = ChargedWeights.pack(potential.network, self.weights.channels, self.dot_precision)
+        self.charged = ChargedWeights.pack(potential.network, self.weights.channels)
         self.edge_maps: EdgeMaps | None = None
         self.row_weights: RowWeights | None = None
         self.clusters: ChargedClusters | None = None

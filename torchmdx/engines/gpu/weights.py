@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.engines.gpu.head_weights import HeadWeights, padded
 from torchmdx.engines.gpu.triton.edge_walk import LEADING
-from torchmdx.engines.gpu.triton.fp16_product import LARGEST
 from torchmdx.engines.gpu.triton.tf32_product import Split
 from torchmdx.engines.knots import FOR_FLOAT32, Stretch
 from torchmdx.engines.plan.padding import power_of_two
@@ -22,8 +21,6 @@ from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensors import PartwiseLinear
 
-# Of the largest value of a filter, for coefficients in half precision.
-PACKED_ERROR = 1e-5
 # Of the largest value and of the largest slope, for coefficients that share words in float32.
 DENSE_ERROR = 5e-7
 
@@ -141,7 +138,6 @@ class SplitWeights:
     mix_in_back: tuple[Split, ...]
     mix_out: tuple[Split, ...]
     mix_out_back: tuple[Split, ...]
-    units: tuple[float, ...]  # of each layer's Y in half precision
     read: Split
     read_back: Split
     # Of a gated head, the matrices of each hidden layer; none of a plain one.
@@ -149,12 +145,9 @@ class SplitWeights:
     head_back: tuple[Split, ...]
 
     @classmethod
-    def of(cls, w: Weights, precision: str) -> SplitWeights:
-        """precision: see `Split.of`. Matrices are those of `Weights` transposed."""
-
-        def of(matrix: Tensor) -> Split:
-            return Split.of(matrix, precision)
-
+    def of(cls, w: Weights) -> SplitWeights:
+        """Matrices are those of `Weights` transposed."""
+        of = Split.of
         return cls(
             gate_in=of(w.gate_in_back),
             gate_in_back=of(w.gate_in),
@@ -166,26 +159,11 @@ class SplitWeights:
             mix_in_back=tuple(of(layer.mix_in) for layer in w.layers),
             mix_out=tuple(of(layer.mix_out_back) for layer in w.layers),
             mix_out_back=tuple(of(layer.mix_out) for layer in w.layers),
-            units=tuple(_unit(layer.mix_in) for layer in w.layers),
             read=of(w.read_back.flatten(1)),
             read_back=of(w.read.flatten(0, 1)),
             head=tuple(of(matrix) for matrix in w.head.layers(w.head.back)),
             head_back=tuple(of(matrix) for matrix in w.head.layers(w.head.into)),
         )
-
-
-def packed_table(table: Tensor) -> Tensor:
-    """A table [n,6,3,C] as words [n,4,3,C]: coefficients of 1 and t in float32, higher ones as pairs in half precision.
-
-    Values change by at most `PACKED_ERROR` of the largest; if that needs all of their digits, the table itself.
-    """
-    higher = table[:, 2:].half()
-    change = (higher.float() - table[:, 2:]).abs().sum(1).amax()
-    if table.shape[1] != 6 or not change <= PACKED_ERROR * table.abs().amax():
-        return table
-    bits = higher.view(torch.int16).to(torch.int32)
-    pairs = (bits[:, 0::2] & 0xFFFF) | (bits[:, 1::2] << 16)
-    return torch.cat([table[:, :2].contiguous().view(torch.int32), pairs], 1).contiguous()
 
 
 def dense_table(table: Tensor, stretch: Stretch) -> Tensor:
@@ -243,13 +221,6 @@ def _word(bits: Tensor) -> Tensor:
     """The last 32 bits of integers, as int32."""
     bits = bits & 0xFFFFFFFF
     return torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32)
-
-
-def _unit(mix_in: Tensor) -> float:
-    """A power of two with which no Y = X̂ W exceeds half precision: components of X̂ = X/(|X|²+1) are at most 1/2."""
-    largest = float(mix_in.abs().sum(1).amax()) / 2
-    known = math.isfinite(largest) and largest > 0
-    return 2.0 ** max(-100, math.ceil(math.log2(largest)) - LARGEST) if known else 1.0
 
 
 def _parts(linear: PartwiseLinear, channels: int, *, back: bool) -> Tensor:

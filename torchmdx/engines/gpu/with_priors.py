@@ -67,7 +67,7 @@ class GpuPriorEngine:
 
         self.model = model
         self.potential = copy.deepcopy(potential).requires_grad_(False).with_kept_lists()
-        self.name, self.table_error = f"kernels and priors, {model.precision}", model.table.error
+        self.name, self.table_error = "kernels and priors, float32", model.table.error
         self.batch, self.stress = batch, stress
         priors = [cast(Prior, prior) for prior in self.potential.priors]
         # By type: a class derived from Coulomb may compute another energy.
@@ -109,7 +109,7 @@ class GpuPriorEngine:
         if self.near is None:
             allocate(self.model, self.batch, capacity, stress=self.stress, alone=self.alone)
             self.plan = planned_for(self.model, self.plan)
-            self.name = f"kernels and priors, {self.model.precision}{launches_of(self.model)}"
+            self.name = f"kernels and priors, float32{launches_of(self.model)}"
         else:
             self.near.capacity = None
 

@@ -22,9 +22,8 @@ from torchmdx.models.priors.d3 import D3Config
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet import TensorNetConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
+from torchmdx.runtime.precisions import require_precision
 
-PRECISIONS = ("float64", "float32", "half", "tf32", "bfloat16")
-ON_KERNELS = ("half", "tf32", "bfloat16")  # of the fused kernels alone
 WITHOUT_CHARGES = (ZBLConfig, D2Config, D3Config)  # of priors that need nothing of the network
 FUSED, PAIRS, COMPILED, EXACT = BUILT_IN = ("fused", "pairs", "C", "exact")
 SHORT = ("launches", "few atoms", "within atoms", "network of edges", "network")  # stages of a plan in a few words
@@ -97,15 +96,13 @@ def plan(
         engine: The name of the only one that may be taken.
 
     Raises:
-        ValueError: For a precision that is unknown, or that no engine has for this network and machine, and for an
-            engine that is unknown or does not serve.
+        ValueError: For a precision that is unknown, and for an engine that is unknown or does not serve.
     """
     network = network or Network.of_config(config)
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     request = Request(
-        config=config, priors=tuple(priors), work=work, precision=precision, machine=machine, network=network
-    )
+        config=config, priors=tuple(priors), work=work, precision=require_precision(precision), machine=machine,
+        network=network,
+    )  # fmt: skip
     if engine is not None:
         return _named(engine, request, registered)
     refused = []
@@ -153,8 +150,6 @@ def _named(engine: str, request: Request, registered: Sequence[Candidate]) -> Pl
         reason = others[engine].why_not(request)
         if reason is None:
             return _registered(others[engine], request, asked)
-    elif engine in (EXACT, PAIRS) and request.precision in ON_KERNELS:
-        reason = f"its precision must be float32 or float64, got {request.precision}"
     elif engine == EXACT:
         return replace(_empty(request, EXACT, f"exact model: {asked}"), stages=(_exact(asked),))
     elif engine == PAIRS and request.network.has_pairs:
@@ -198,25 +193,19 @@ def why_not_compiled(network: Network, machine: Machine) -> str | None:
 
 
 def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorConfig]) -> Plan:
-    reason, precision = why_not_fused(network, config, found.machine), found.precision
+    reason = why_not_fused(network, config, found.machine)
     if reason is None:
-        if precision == "half" and network.kind == "TensorNet2":
-            raise ValueError("precision 'half' is that of a TensorNet's messages, got a TensorNet2")
         why = "fused kernels, priors separately" if priors else "fused kernels"
         between = between_passes(network.kind, priors)
-        kernels = plan_kernels(network.kind, config, found.work, precision, found.machine, priors=between)
+        kernels = plan_kernels(network.kind, config, found.work, found.machine, priors=between)
         beside = [] if kernels.one_launch else _priors(priors, "Triton")
         stages = (*kernels.stages, *beside, *_near(config, found.work), *_last_inputs(found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
-    if precision in ON_KERNELS:
-        raise ValueError(f"precision {precision!r} needs the fused kernels, which do not serve it: {reason}")
     warning = reason if isinstance(config, TensorNetConfig) else None
     return _general(replace(found, warning=warning), network, reason)
 
 
 def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorConfig]) -> Plan:
-    if found.precision in ON_KERNELS:
-        raise ValueError(f"precision {found.precision!r} needs a GPU, got a potential on the CPU")
     reason, machine = why_not_compiled(network, found.machine), found.machine
     if reason is None:
         why = "network in C on the CPU, priors separately" if priors else "one call into C on the CPU"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Chains of launches: one program per atom, blocks of atoms, these in little memory, and slabs of atoms in turn.
 ROWS, BLOCKS, LEAN, SLABS = "rows", "blocks", "lean", "slabs"
-# In which numbers atoms send each other tensors.
-SENT = {"half": "float16", "bfloat16": "bfloat16"}
 # Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100, AceFF-2.0 with 120 atoms takes
 # 350 instead of 397 us, with 166 atoms and one program per atom 391 instead of 524 us; with 90 atoms there is no gain.
 FEWEST_MAP_ROWS = 2560
@@ -38,8 +36,6 @@ class KernelPlan:
     Attributes:
         chain: ROWS, BLOCKS, LEAN or SLABS.
         tiles: Launch sizes.
-        precision: Of products with weights.
-        sent: Numbers in which atoms send each other tensors.
         by_elements: The embedding's sums, where few functions do.
         one_launch, atom_tiles, edge_maps: Whether these kernels of CUDA C++ are used; clusters: how charged_cluster.cu
             divides atoms.
@@ -50,8 +46,6 @@ class KernelPlan:
 
     chain: str
     tiles: Tiles
-    precision: str
-    sent: str = "float32"
     by_elements: bool = False
     one_launch: bool = False
     atom_tiles: bool = False
@@ -67,7 +61,6 @@ def plan_kernels(
     kind: str,
     config: Any,
     work: Workload,
-    precision: str,
     machine: Machine,
     *,
     priors: bool = False,
@@ -81,52 +74,39 @@ def plan_kernels(
         tiles: Launch sizes; None: the fastest.
     """
     if tiles is None:
-        maps = kind == "TensorNet2" and serves.edge_maps(config, precision, machine) is None
+        maps = kind == "TensorNet2" and serves.edge_maps(config, machine) is None
         tiles = launch_sizes(kind, work, machine, edge_maps=maps)
     if work.last_inputs:  # which are made of the features of atoms, and one program per atom keeps no features
         tiles = replace(tiles, row=None)
     if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(tiles, piece=0)
     if kind == "TensorNet2":
-        return _charged(config, work, precision, machine, replace(tiles, lean=False), priors)
-    return _plain(config, work, precision, machine, tiles, priors)
+        return _charged(config, work, machine, replace(tiles, lean=False), priors)
+    return _plain(config, work, machine, tiles, priors)
 
 
-def _plain(
-    config: TensorNetConfig, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
-) -> KernelPlan:
-    sent = SENT.get(precision, "float32")
-    chain, stage = _chain(
-        config, work, tiles, KEEPS_NONE if work.last_inputs else None, machine=machine, precision=precision
-    )
-    sent = sent if chain != ROWS else "float32"
+def _plain(config: TensorNetConfig, work: Workload, machine: Machine, tiles: Tiles, priors: bool) -> KernelPlan:
+    chain, stage = _chain(config, work, tiles, KEEPS_NONE if work.last_inputs else None, machine=machine)
     if chain == LEAN and not tiles.lean:
         tiles = replace(tiles, lean=True, piece=0 if work.domain else PIECE_OF_ATOMS)
-    if sent == "float16":  # an atom's unit is found by the one program that has all channels
-        tiles = tiles.of_half(serves.MOST_CHANNELS)
     single, single_stage = few_atoms.one_launch(config, work, machine, priors)
-    tiled, tiles_stage = _atom_tiles(config, work, precision, machine, chain)
+    tiled, tiles_stage = _atom_tiles(config, work, machine, chain)
     summed, sums_stage = _sums(work, tiles, chain)
     # Few atoms of a network that one program per atom does not serve may still fit into one launch.
-    single = single and (chain == ROWS or precision == "float32")
-    stages = [stage, single_stage] if chain == ROWS or single else [stage, tiles_stage, sums_stage, _sent(sent)]
+    stages = [stage, single_stage] if chain == ROWS or single else [stage, tiles_stage, sums_stage]
     return KernelPlan(
         chain=chain,
         tiles=tiles,
-        precision="float32" if chain == ROWS else precision,
-        sent=sent,
         by_elements=summed,
         one_launch=single,
         atom_tiles=tiled,
-        reach=_reach(config, work, machine, precision) if chain == SLABS else 0,
+        reach=_reach(config, work, machine) if chain == SLABS else 0,
         stages=tuple(stages),
     )
 
 
-def _charged(
-    config: TensorNet2Config, work: Workload, precision: str, machine: Machine, tiles: Tiles, priors: bool
-) -> KernelPlan:
-    reason = _no_rows(config, work, precision) if tiles.row is not None else None
+def _charged(config: TensorNet2Config, work: Workload, machine: Machine, tiles: Tiles, priors: bool) -> KernelPlan:
+    reason = _no_rows(config, work) if tiles.row is not None else None
     reason = KEEPS_NONE if work.last_inputs else reason
     if reason is not None:
         tiles = replace(tiles, row=None)
@@ -134,10 +114,9 @@ def _charged(
     clusters, within = few_atoms.charged_clusters(config, work, machine) if chain == ROWS else (None, [])
     single, launches = few_atoms.charged_launch(config, work, machine, clusters, priors)
     many = clusters is None and work.rows >= FEWEST_MAP_ROWS
-    maps = many and serves.edge_maps(config, precision, machine) is None
+    maps = many and serves.edge_maps(config, machine) is None
     keeps = work.forces and work.rows <= MOST_ROWS
-    sent = SENT.get(precision, "float32") if chain != ROWS else "float32"
-    edges = _edge_stage(config, work, precision, machine, maps)
+    edges = _edge_stage(config, work, machine, maps)
     stages = [stage, *launches] if single else [stage, *launches, *within, edges, *_kept(work, keeps, maps)]
     if work.memory:
         stages.append(Stage("memory", "all tensors are kept", memory.CHARGES_OF_ALL, "slabs of atoms"))
@@ -147,8 +126,6 @@ def _charged(
     return KernelPlan(
         chain=chain,
         tiles=tiles,
-        precision="float32" if chain == ROWS else precision,
-        sent=sent,
         one_launch=single,
         clusters=clusters,
         edge_maps=maps,
@@ -165,7 +142,6 @@ def _chain(
     reason: str | None = None,
     *,
     machine: Machine | None = None,
-    precision: str = "float32",
 ) -> tuple[str, Stage]:
     """The chain of launches.
 
@@ -179,34 +155,30 @@ def _chain(
         if reason is None:
             return ROWS, Stage("launches", rows, f"{work.atoms:,} atoms are few", blocks)
     if machine is not None and work.forces and config.num_layers:
-        found = _by_memory(config, work, tiles, machine, precision)
+        found = _by_memory(config, work, tiles, machine)
         if found is not None:
             return found
     why = reason or f"{work.atoms:,} atoms fill tensor cores"
     return BLOCKS, Stage("launches", blocks, why, rows)
 
 
-def _reach(config: TensorNetConfig, work: Workload, machine: Machine, precision: str) -> int:
-    most = work.memory or memory.MOST_SHARE * (machine.memory or inf)
-    return memory.reach_for(config, work, 2 if precision in SENT else 4, most)
+def _reach(config: TensorNetConfig, work: Workload, machine: Machine) -> int:
+    return memory.reach_for(config, work, work.memory or memory.MOST_SHARE * (machine.memory or inf))
 
 
-def _by_memory(
-    config: TensorNetConfig, work: Workload, tiles: Tiles, machine: Machine, precision: str
-) -> tuple[str, Stage] | None:
+def _by_memory(config: TensorNetConfig, work: Workload, tiles: Tiles, machine: Machine) -> tuple[str, Stage] | None:
     """A chain that takes less memory than all tensors, if that counts."""
-    sent = 2 if precision in SENT else 4
     blocks, lean = "blocks of atoms", "blocks of atoms, tensors computed again"
     slabs = "slabs of atoms, one behind the other"
-    kept, again = memory.kept_bytes(config, work, sent), memory.lean_bytes(config, work, sent)
+    kept, again = memory.kept_bytes(config, work), memory.lean_bytes(config, work)
     most, limit = (
         work.memory or memory.MOST_SHARE * (machine.memory or inf),
         f"the {work.memory / 1e9:.3g} GB that it may take",
     )
     limit = limit if work.memory else f"{memory.MOST_SHARE:.0%} of the memory"
     possible = memory.why_not_slabs(config, work) is None
-    tiled = machine.is_hopper and serves.atom_tiles(config, precision) is None
-    each = memory.slab_bytes(config, work, sent, memory.reach_for(config, work, sent, most))
+    tiled = machine.is_hopper and serves.atom_tiles(config) is None
+    each = memory.slab_bytes(config, work, memory.reach_for(config, work, most))
     if possible and work.atoms * again > most:
         why = f"{again / 1e3:.0f} kB for each of {work.atoms:,} atoms are more than {limit}; about {each / 1e3:.1f} kB"
         return SLABS, Stage("launches", slabs, why, lean)
@@ -222,9 +194,7 @@ def _by_memory(
     return None
 
 
-def _atom_tiles(
-    config: TensorNetConfig, work: Workload, precision: str, machine: Machine, chain: str
-) -> tuple[bool, Stage]:
+def _atom_tiles(config: TensorNetConfig, work: Workload, machine: Machine, chain: str) -> tuple[bool, Stage]:
     apart, tiled = "a launch for each product", "tiles of atoms in CUDA C++"
 
     def no(reason: str) -> tuple[bool, Stage]:
@@ -236,7 +206,7 @@ def _atom_tiles(
         return no("tiles of atoms need memory for all tensors")
     if not machine.is_hopper:
         return no(f"tiles of atoms need a GPU of the architecture sm_90a, got {machine.name}")
-    if (reason := serves.atom_tiles(config, precision)) is not None:
+    if (reason := serves.atom_tiles(config)) is not None:
         return no(reason)
     return True, Stage("within atoms", tiled, f"from {TILE_ATOMS:,} atoms on they fill the chip", apart)
 
@@ -258,12 +228,7 @@ def _sums(work: Workload, tiles: Tiles, chain: str) -> tuple[bool, Stage]:
     return True, Stage("embedding", "sums by elements", why, by_pairs)
 
 
-def _sent(sent: str) -> Stage:
-    why = "the requested precision" if sent != "float32" else "precisions half and bfloat16 send fewer bytes"
-    return Stage("messages", sent, why, "float32" if sent != "float32" else "float16")
-
-
-def _no_rows(config: TensorNet2Config, work: Workload, precision: str) -> str | None:
+def _no_rows(config: TensorNet2Config, work: Workload) -> str | None:
     """Why one program per atom cannot be used: charges are summed over one system, and all values of edges kept."""
     charges, channels = 2 * padded_charges(config.num_charges), power_of_two(config.num_channels)
     if charges > channels:
@@ -272,17 +237,15 @@ def _no_rows(config: TensorNet2Config, work: Workload, precision: str) -> str | 
         return f"values of {MOST_ROWS:,} atoms and edges can be kept, got {work.rows:,}"
     if work.systems != 1:
         return f"one program per atom sums charges over one system, got {work.systems}"
-    if precision != "float32":
-        return f"one program per atom is for the precision float32, got {precision}"
     return None
 
 
-def _edge_stage(config: TensorNet2Config, work: Workload, precision: str, machine: Machine, maps: bool) -> Stage:
+def _edge_stage(config: TensorNet2Config, work: Workload, machine: Machine, maps: bool) -> Stage:
     """The network of edges. maps: by warps that specialise."""
     name, apart, special = "network of edges", "Triton, a launch for each map", "CUDA C++, warps that specialise"
     if maps:
         return Stage(name, special, f"{work.rows:,} atoms and edges are many", apart)
-    reason = serves.edge_maps(config, precision, machine)
+    reason = serves.edge_maps(config, machine)
     return Stage(name, apart, reason or f"{work.rows:,} atoms and edges are few", special)
 
 

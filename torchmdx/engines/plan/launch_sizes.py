@@ -147,11 +147,6 @@ class Tiles:
     force_candidates: int = 16
     force_warps: int = 4
 
-    def of_half(self, channels: int) -> Tiles:
-        """The same for messages in half precision, which need all channels: at least so many."""
-        back = replace(self.messages_gradient, depth=1)
-        return replace(self, messages=Walk(4, channels, 1, 4), messages_gradient=back)
-
     @classmethod
     def choose(cls, num_atoms: int, lean_atoms: int = LEAN_ATOMS) -> Tiles:
         """The fastest on an H200 with C = 128. lean_atoms: from how many atoms on memory counts (`first_lean`)."""

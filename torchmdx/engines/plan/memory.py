@@ -30,19 +30,17 @@ CHARGES_OF_ALL = (
 WATER = 0.1  # atoms in a cubic ångström, of the cube for which slabs are estimated
 
 
-def kept_bytes(config: TensorNetConfig, work: Workload, sent: int = 4) -> float:
-    """Of an atom where all tensors are kept. sent: bytes of a number that atoms send each other."""
-    tensor, layers = _tensor(config), config.num_layers
-    return (5 + 2 * layers) * tensor + 2 * layers * tensor * sent / 4 + tensor + _each(work)
+def kept_bytes(config: TensorNetConfig, work: Workload) -> float:
+    """Of an atom where all tensors are kept."""
+    return (6 + 4 * config.num_layers) * _tensor(config) + _each(work)
 
 
-def lean_bytes(config: TensorNetConfig, work: Workload, sent: int = 4) -> float:
+def lean_bytes(config: TensorNetConfig, work: Workload) -> float:
     """Where the backward pass computes most tensors again."""
-    tensor, layers = _tensor(config), config.num_layers
-    return (2 + layers + (layers + 1) * sent / 4 + 1 / 3) * tensor + _each(work)
+    return (3 + 2 * config.num_layers + 1 / 3) * _tensor(config) + _each(work)
 
 
-def slab_bytes(config: TensorNetConfig, work: Workload, sent: int = 4, reach: int = REACHES[0]) -> float:
+def slab_bytes(config: TensorNetConfig, work: Workload, reach: int = REACHES[0]) -> float:
     """In slabs, for a periodic cube of water: of other shapes and densities more or fewer atoms are in a slab.
 
     reach: slabs that are together as thick as the cutoff.
@@ -55,14 +53,14 @@ def slab_bytes(config: TensorNetConfig, work: Workload, sent: int = 4, reach: in
         return min(1.0, (lag * reach + 1) * one_slab)
 
     kept = [window(2 * (layers - i)) for i in range(layers + 1)]
-    tensors = kept[0] * (1 + 1 / 3) + 2 * sum(kept[:-1]) * sent / 4 + 2 * window(layers) + 2.5 * window(0)
+    tensors = kept[0] * (1 + 1 / 3) + 2 * sum(kept[:-1]) + 2 * window(layers) + 2.5 * window(0)
     tensors += window(1) + sum(kept[1:-1]) + sum(kept[1:])
     return tensors * tensor + _each(work)
 
 
-def reach_for(config: TensorNetConfig, work: Workload, sent: int, most: float) -> int:
+def reach_for(config: TensorNetConfig, work: Workload, most: float) -> int:
     """The fewest slabs as thick as the cutoff with which an evaluation fits into this number of bytes, if any do."""
-    fitting = (reach for reach in REACHES if slab_bytes(config, work, sent, reach) * max(work.atoms, 1) <= most)
+    fitting = (reach for reach in REACHES if slab_bytes(config, work, reach) * max(work.atoms, 1) <= most)
     return next(fitting, REACHES[-1])
 
 

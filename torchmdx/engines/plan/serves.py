@@ -43,7 +43,7 @@ def one_launch(config: TensorNetConfig) -> str | None:
     return None
 
 
-def atom_tiles(config: TensorNetConfig, precision: str) -> str | None:
+def atom_tiles(config: TensorNetConfig) -> str | None:
     """kernels/atom_tiles.cu."""
     if config.num_channels != CHANNELS or not config.num_layers:
         return f"it needs layers of {CHANNELS} channels, got {config.num_layers} of {config.num_channels}"
@@ -51,8 +51,6 @@ def atom_tiles(config: TensorNetConfig, precision: str) -> str | None:
         return f"it needs the activation silu, got {config.activation}"
     if config.group != "O(3)":
         return f"it needs the group O(3), got {config.group}"
-    if precision != "float32":
-        return f"it needs the precision float32, got {precision}"
     return None
 
 
@@ -65,13 +63,13 @@ def row_head(config: TensorNetConfig) -> str | None:
     return None
 
 
-def edge_maps(config: TensorNetConfig, precision: str, machine: Machine) -> str | None:
+def edge_maps(config: TensorNetConfig, machine: Machine) -> str | None:
     """kernels/edge_maps.cu."""
     if not machine.is_hopper:
         return f"they need a GPU of the architecture sm_90a, got {machine.name}"
     channels = power_of_two(config.num_channels)
-    if precision != "float32" or channels != CHANNELS:
-        return f"they need float32 and {CHANNELS} channels, got {precision} and {channels}"
+    if channels != CHANNELS:
+        return f"they need {CHANNELS} channels, got {channels}"
     if config.activation not in SILU:
         return f"they need the activation silu, got {config.activation}"
     return None

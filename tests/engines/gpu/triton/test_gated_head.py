@@ -27,11 +27,11 @@ def test_both_halves_are_multiplied_each_with_its_matrix(back):
 
     x, matrices = random(ATOMS, 2, CHANNELS), random(2, CHANNELS, CHANNELS) / 6
     side = random(ATOMS, 2, CHANNELS) if back else random(2, CHANNELS)
-    split = Split.of(matrices.float().to(DEVICE), "tf32x3")
+    split = Split.of(matrices.float().to(DEVICE))
     out = torch.full((ATOMS, 2, CHANNELS), float("nan"), device=DEVICE)
     gated_head.multiply_halves[(2, 1, 2)](
         x.float().to(DEVICE), split.big, split.small, side.float().to(DEVICE), out, ATOMS, CHANNELS=CHANNELS,
-        PRECISION="tf32x3", ACTIVATION="silu", BACK=back, **OPTIONS,
+        ACTIVATION="silu", BACK=back, **OPTIONS,
     )  # fmt: skip
     if back:
         assert_near(out, torch.einsum("nhk,hck->nhc", x, matrices) * ops.slope(side))

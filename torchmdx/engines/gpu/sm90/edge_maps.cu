@@ -1,5 +1,5 @@
 // The maps of TensorNet2's filters and their gradient for many edges, on an H100 or H200; see edge_maps.py and
-// edge_mlp.py. A product of float32 numbers is three of their half-precision parts (fp16_product.py).
+// edge_mlp.py. A product of float32 numbers is three of their half-precision parts (fp16_parts.py).
 //
 // Two warpgroups of a block multiply, each with 64 rows whose values stay in its registers; one thread of the third
 // brings the matrices through stages of shared memory. The blocks of a cluster copy half of every stage each, into the

@@ -66,7 +66,7 @@ def first_values(
 def multiply_rows(
     X, W, SMALL, BIAS, Y, ACTED, ROW_PTR, num_atoms, start, rows,
     INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
-    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, BEFORE: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr,
+    ACTIVATION: tl.constexpr, BEFORE: tl.constexpr, KEEP: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     """Y = x W + BIAS [WIDTH] if KEEP, and ACTED = act(x W + BIAS) if AFTER; x is act(X) if BEFORE, else X.
 
@@ -83,7 +83,7 @@ def multiply_rows(
             x = tl.load(X + base + k, mask=valid, other=0.0)
             if BEFORE:
                 x = activate(x, ACTIVATION)
-            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k)
         at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
         acc += tl.load(BIAS + n)[None, :]
         if KEEP:
@@ -96,7 +96,7 @@ def multiply_rows(
 def multiply_rows_back(
     X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
     INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    STEP: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """Y becomes (X W) act'(Y); rows as above, those of Y STRIDE apart."""
     first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
@@ -108,7 +108,7 @@ def multiply_rows_back(
         for inner in range(0, INNER, STEP):
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
-            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+            acc = product(acc, x, W, SMALL, n[:, None] * INNER + k)
         at = row.to(tl.int64)[:, None] * STRIDE + n[None, :]
         acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
@@ -162,8 +162,6 @@ def messages(
         P,
         CHARGE,
         SYSTEM,
-        M,
-        1.0,
         row,
         c2,
         num_atoms,

@@ -62,25 +62,13 @@ def filter_and_slope(entry, part: tl.constexpr, t, mask, channels: tl.constexpr,
 
 @triton.jit
 def unpack(entry, mask, channels: tl.constexpr):
-    """Six coefficients from packed words: see `packed_table` (int32, four words) and `dense_table` (uint32, five)."""
+    """Six coefficients from the five words of `dense_table`."""
     a0 = tl.load(entry, mask=mask, other=0).to(tl.float32, bitcast=True)
     a1 = tl.load(entry + 3 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
-    if entry.dtype.element_ty == tl.int32:
-        pair = tl.load(entry + 6 * channels, mask=mask, other=0)
-        last = tl.load(entry + 9 * channels, mask=mask, other=0)
-        higher = _low(pair), _low(pair >> 16), _low(last), _low(last >> 16)
-    else:
-        a2 = tl.load(entry + 6 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
-        a3 = tl.load(entry + 9 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
-        last = tl.load(entry + 12 * channels, mask=mask, other=0)
-        higher = a2, a3, last.to(tl.float32, bitcast=True), (last << LEADING).to(tl.float32, bitcast=True)
-    return a0, a1, higher[0], higher[1], higher[2], higher[3]
-
-
-@triton.jit
-def _low(word):
-    """The lower half of each word as a number."""
-    return word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    a2 = tl.load(entry + 6 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
+    a3 = tl.load(entry + 9 * channels, mask=mask, other=0).to(tl.float32, bitcast=True)
+    last = tl.load(entry + 12 * channels, mask=mask, other=0)
+    return a0, a1, a2, a3, last.to(tl.float32, bitcast=True), (last << LEADING).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -106,8 +94,7 @@ def read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DE
     knot = tl.load(KNOT + e, mask=mask, other=-1)
     j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
     t = tl.expand_dims(tl.load(PLACE + e.to(tl.int64) * 4 + 3, mask=mask, other=0.0), -1)
-    kind: tl.constexpr = TABLE.dtype.element_ty
-    WORDS: tl.constexpr = 4 if kind == tl.int32 else 5 if kind == tl.uint32 else DEGREE + 1
+    WORDS: tl.constexpr = 5 if TABLE.dtype.element_ty == tl.uint32 else DEGREE + 1
     entry = TABLE + tl.expand_dims(knot.to(tl.int64), -1) * (WORDS * 3 * CHANNELS) + c
     return tl.expand_dims(knot >= 0, -1), j, entry, t
 
@@ -132,26 +119,26 @@ def sum_of_slices(PULL, e, mask, capacity, SLICES: tl.constexpr):
 @triton.jit
 def add_scalar(m0, f, y, inside):
     """m + Σ f y over the edges of a row, for the scalar part. y: pointer to the neighbours' nine components."""
-    return m0 + tl.sum(f * tl.load(y, mask=inside, other=0.0).to(tl.float32), 1)
+    return m0 + tl.sum(f * tl.load(y, mask=inside, other=0.0), 1)
 
 
 @triton.jit
 def add_vector(m1, m2, m3, f, y, inside, CHANNELS: tl.constexpr):
     """The same for the vector part."""
-    m1 += tl.sum(f * tl.load(y + CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
-    m2 += tl.sum(f * tl.load(y + 2 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
-    m3 += tl.sum(f * tl.load(y + 3 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m1 += tl.sum(f * tl.load(y + CHANNELS, mask=inside, other=0.0), 1)
+    m2 += tl.sum(f * tl.load(y + 2 * CHANNELS, mask=inside, other=0.0), 1)
+    m3 += tl.sum(f * tl.load(y + 3 * CHANNELS, mask=inside, other=0.0), 1)
     return m1, m2, m3
 
 
 @triton.jit
 def add_symmetric(m4, m5, m6, m7, m8, f, y, inside, CHANNELS: tl.constexpr):
     """The same for the symmetric part."""
-    m4 += tl.sum(f * tl.load(y + 4 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
-    m5 += tl.sum(f * tl.load(y + 5 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
-    m6 += tl.sum(f * tl.load(y + 6 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
-    m7 += tl.sum(f * tl.load(y + 7 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
-    m8 += tl.sum(f * tl.load(y + 8 * CHANNELS, mask=inside, other=0.0).to(tl.float32), 1)
+    m4 += tl.sum(f * tl.load(y + 4 * CHANNELS, mask=inside, other=0.0), 1)
+    m5 += tl.sum(f * tl.load(y + 5 * CHANNELS, mask=inside, other=0.0), 1)
+    m6 += tl.sum(f * tl.load(y + 6 * CHANNELS, mask=inside, other=0.0), 1)
+    m7 += tl.sum(f * tl.load(y + 7 * CHANNELS, mask=inside, other=0.0), 1)
+    m8 += tl.sum(f * tl.load(y + 8 * CHANNELS, mask=inside, other=0.0), 1)
     return m4, m5, m6, m7, m8
 
 
@@ -163,14 +150,14 @@ def add_and_dot(a, s, f, y, g, inside):
         g: Pointer to the neighbours' component.
         y: The row's own, [ROWS,C].
     """
-    g = tl.load(g, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(g, mask=inside, other=0.0)
     return a + tl.sum(f * g, 1), s + y[:, None, :] * g
 
 
 @triton.jit
 def dot(a, f, y, g, inside):
     """The same for the first component of a part."""
-    g = tl.load(g, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(g, mask=inside, other=0.0)
     return a + tl.sum(f * g, 1), y[:, None, :] * g
 
 

@@ -29,7 +29,6 @@ def multiply_halves(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BACK: tl.constexpr,
 ):
@@ -52,7 +51,7 @@ def multiply_halves(
         x = tl.load(X + base + k, mask=valid, other=0.0)
         if not BACK:
             x = activate(x, ACTIVATION)
-        acc = product(acc, x, W, SMALL, half * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k, PRECISION)
+        acc = product(acc, x, W, SMALL, half * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k)
     if BACK:
         acc *= slope(tl.load(SIDE + base + n[None, :], mask=valid, other=0.0), ACTIVATION)
     else:

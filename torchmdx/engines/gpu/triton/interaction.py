@@ -21,12 +21,10 @@ import triton
 import triton.language as tl
 
 from torchmdx.engines.gpu.triton.activations import activate, slope
-from torchmdx.engines.gpu.triton.fp16_product import row_unit
 from torchmdx.engines.gpu.triton.nine import (
     add9,
     charge_factor,
     dot_parts,
-    largest9,
     load3,
     load9,
     message_product,
@@ -141,45 +139,36 @@ def update(
     store_output(OUT, INVERSE, x, row, n, valid, CHANNELS, LAST)
 
 
-@triton.jit(do_not_specialize=["num_atoms", "unit"])
+@triton.jit(do_not_specialize=["num_atoms"])
 def update_gradient(
     G,
     Y,
     M,
     CHARGE,
     SYSTEM,
-    UNITS,
     num_atoms,
-    unit,
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     REFLECTIONS: tl.constexpr,
 ):
     """Gradients in Y (without the part through messages) and in M, from the gradient G in P̂, in place.
 
-    G becomes the gradient in Y, M that in M. UNITS, unit: in half precision, the units of M and of Y.
+    G becomes the gradient in Y, M that in M.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
         if tl.program_id(0) * ROWS >= num_atoms:
             return
-    HALF: tl.constexpr = M.dtype.element_ty == tl.float16
     row, n, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + n
     g = load9(G + at, valid, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
     y, m = load9(Y + at, valid, CHANNELS), load9(M + at, valid, CHANNELS)
-    if HALF:
-        y, m = scale9(y, unit), scale9(m, tl.load(UNITS + row[:, None], mask=valid, other=0.0))
     p = message_product(y, m, factor, REFLECTIONS)
     inverse = 1.0 / (squared_norm(p) + 1.0)
     g = normalise_gradient(scale9(p, inverse), inverse, g)
     gy, gm = message_product_gradient(y, m, g, factor, REFLECTIONS)
     store9(G + at, gy, valid, CHANNELS)
-    if HALF:
-        scale, inverse = row_unit(largest9(gm))
-        tl.store(UNITS + row[:, None], inverse[:, None], mask=valid)
-        gm = scale9(gm, scale[:, None])
     store9(M + at, gm, valid, CHANNELS)
 
 

@@ -22,22 +22,19 @@ from torchmdx.engines.gpu.triton.edge_walk import (
     read_edge,
     row_ends,
 )
-from torchmdx.engines.gpu.triton.fp16_product import row_unit
 from torchmdx.engines.gpu.triton.nine import (
     add9,
     charge_factor,
-    largest9,
     load3,
     load9,
     message_product,
     normalise,
-    scale9,
     scale_parts,
     store9,
 )
 
 
-@triton.jit(do_not_specialize=["num_atoms", "unit", "first", "window"])
+@triton.jit(do_not_specialize=["num_atoms", "first", "window"])
 def messages(
     Y,
     ALL_Y,
@@ -51,9 +48,7 @@ def messages(
     SOURCE,
     KNOT,
     PLACE,
-    UNITS,
     num_atoms,
-    unit,
     first,
     window,
     CHANNELS: tl.constexpr,
@@ -67,8 +62,6 @@ def messages(
     KEEP: tl.constexpr,
 ):
     """M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, stored if KEEP, and P̂ = P/(|P|²+1) of its product P with Y_i.
-
-    In half precision, Y is stored in the unit `unit`, and M in a unit for each atom, which goes into UNITS [N].
 
     Args:
         ALL_Y: Y of the atoms that SOURCE counts: the same tensor, or if WINDOWED a window (slabs.py) with room for so
@@ -107,8 +100,6 @@ def messages(
         P,
         CHARGE,
         SYSTEM,
-        UNITS,
-        unit,
         row,
         c,
         num_atoms,
@@ -127,34 +118,18 @@ def _in_window(j, first, window):
 
 @triton.jit
 def store_product(
-    m, own, Y, M, P, CHARGE, SYSTEM, UNITS, unit, row, c, num_atoms,
+    m, own, Y, M, P, CHARGE, SYSTEM, row, c, num_atoms,
     CHANNELS: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """M from the sums m over neighbours and the message of an atom to itself, whose filters are own; and P̂.
-
-    m and Y are in the same unit, which is 1 except in half precision.
-    """
-    HALF: tl.constexpr = Y.dtype.element_ty == tl.float16
+    """M from the sums m over neighbours and the message of an atom to itself, whose filters are own; and P̂."""
     mask = (row < num_atoms)[:, None]
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c
     y = load9(Y + at, mask, CHANNELS)
     m = add9(m, scale_parts(y, own[0], own[1], own[2]))
-    if HALF:
-        y, m = scale9(y, unit), scale9(m, unit)
-    if KEEP and HALF:
-        store_half(M + at, UNITS, m, row, mask, CHANNELS)
-    elif KEEP:
+    if KEEP:
         store9(M + at, m, mask, CHANNELS)
     factor = charge_factor(CHARGE, SYSTEM, row, row < num_atoms)
     store9(P + at, normalise(message_product(y, m, factor, REFLECTIONS)), mask, CHANNELS)
-
-
-@triton.jit
-def store_half(pointer, UNITS, x, row, mask, CHANNELS: tl.constexpr):
-    """Writes nine blocks of all channels in half precision, and the unit of each row."""
-    scale, unit = row_unit(largest9(x))
-    tl.store(UNITS + row[:, None], unit[:, None], mask=mask)
-    store9(pointer, scale9(x, scale[:, None]), mask, CHANNELS)
 
 
 @triton.jit
@@ -168,7 +143,7 @@ def _where(num_atoms, ROWS: tl.constexpr, SLICES: tl.constexpr, SLICES_FIRST: tl
     return group, part
 
 
-@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity", "unit", "first", "window"])
+@triton.jit(do_not_specialize=["num_atoms", "num_received", "capacity", "first", "window"])
 def messages_gradient(
     Y,
     GM,
@@ -181,12 +156,9 @@ def messages_gradient(
     KNOT,
     PLACE,
     PULL,
-    UNITS,
-    ALL_UNITS,
     num_atoms,
     num_received,
     capacity,
-    unit,
     first,
     window,
     CHANNELS: tl.constexpr,
@@ -205,11 +177,9 @@ def messages_gradient(
     written, not added to.
 
     Args:
-        ALL_GM, ALL_UNITS: GM and UNITS of the atoms that SOURCE counts, as ALL_Y of `messages`.
+        ALL_GM: GM of the atoms that SOURCE counts, as ALL_Y of `messages`.
         num_received: Atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
-            UNITS, unit: in half precision, the units of GM and of Y.
     """
-    HALF: tl.constexpr = GM.dtype.element_ty == tl.float16
     if num_atoms.dtype.is_ptr():
         tl.static_assert(SLICES_FIRST)
         num_atoms = tl.load(num_atoms)
@@ -228,8 +198,6 @@ def messages_gradient(
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
     y = load9(Y + at, valid, CHANNELS)
-    if HALF:
-        y = scale9(y, unit)
     a0 = tl.zeros((ROWS, SLICE), tl.float32)
     a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
     PULL += part.to(tl.int64) * capacity
@@ -241,32 +209,20 @@ def messages_gradient(
         if WINDOWED:
             j = _in_window(j, first, window)
         gm = ALL_GM + j[:, :, None] * (9 * CHANNELS) + c
-        if HALF:
-            units = tl.load(ALL_UNITS + j, mask=mask, other=0.0)[:, :, None]
         f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
-        if HALF:
-            f *= units
         a0, s = dot(a0, f, y[0], gm, inside)
         pull = df * s
         f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
-        if HALF:
-            f *= units
         a1, a2, a3, s = add_and_dot_vector(a1, a2, a3, f, y, gm, inside, CHANNELS)
         pull += df * s
         f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
-        if HALF:
-            f *= units
         a4, a5, a6, a7, a8, s = add_and_dot_symmetric(a4, a5, a6, a7, a8, f, y, gm, inside, CHANNELS)
         pull += df * s
         total = tl.sum(pull, 2)
-        if HALF:
-            total *= tl.sum(units, 2)
         if not FIRST:
             total += tl.load(PULL + e, mask=mask & received, other=0.0)
         tl.store(PULL + e, total, mask=mask)
     f0, f1, f2 = load3(OWN + c2, None, CHANNELS)
     own = scale_parts(load9(GM + at, received, CHANNELS), f0, f1, f2)
-    if HALF:
-        own = scale9(own, tl.load(UNITS + row[:, None], mask=received, other=0.0))
     gy = add9(load9(GY + at, received, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
     store9(GY + at, gy, valid, CHANNELS)

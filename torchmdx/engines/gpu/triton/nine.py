@@ -10,17 +10,17 @@ import triton.language as tl
 
 @triton.jit
 def load9(pointer, mask, channels: tl.constexpr):
-    """Nine blocks, converted to float32; 0 where masked."""
+    """Nine blocks; 0 where masked."""
     return (
-        tl.load(pointer, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 2 * channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 3 * channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 4 * channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 5 * channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 6 * channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 7 * channels, mask=mask, other=0.0).to(tl.float32),
-        tl.load(pointer + 8 * channels, mask=mask, other=0.0).to(tl.float32),
+        tl.load(pointer, mask=mask, other=0.0),
+        tl.load(pointer + channels, mask=mask, other=0.0),
+        tl.load(pointer + 2 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 3 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 4 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 5 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 6 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 7 * channels, mask=mask, other=0.0),
+        tl.load(pointer + 8 * channels, mask=mask, other=0.0),
     )
 
 
@@ -74,16 +74,6 @@ def between(x):
         x[7][:, None, :],
         x[8][:, None, :],
     )
-
-
-@triton.jit
-def largest9(x):
-    """The largest absolute value of each row [ROWS] of nine blocks [ROWS,C]."""
-    largest = tl.maximum(tl.abs(x[0]), tl.abs(x[1]))
-    largest = tl.maximum(largest, tl.maximum(tl.abs(x[2]), tl.abs(x[3])))
-    largest = tl.maximum(largest, tl.maximum(tl.abs(x[4]), tl.abs(x[5])))
-    largest = tl.maximum(largest, tl.maximum(tl.abs(x[6]), tl.abs(x[7])))
-    return tl.max(tl.maximum(largest, tl.abs(x[8])), 1)
 
 
 @triton.jit

@@ -18,7 +18,6 @@ from torchmdx.engines.gpu.triton.activations import activate, slope
 from torchmdx.engines.gpu.triton.interaction import atoms_here, store_gradient, updated
 from torchmdx.engines.gpu.triton.layer_norm import part_gradient, part_statistics_of_rows
 from torchmdx.engines.gpu.triton.nine import charge_factor, load3, load9, part_norms, part_norms_gradient, store3
-from torchmdx.engines.gpu.triton.tf32_product import nearest
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
@@ -83,7 +82,6 @@ def read_energies(
     LAYERS: tl.constexpr,
     ATOMS: tl.constexpr,
     STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
     READOUT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GRADIENT: tl.constexpr,
@@ -109,21 +107,15 @@ def read_energies(
         k = first + tl.arange(0, STEP)
         x = activate(tl.load(base + k[None, :], mask=keep, other=0.0), READOUT)
         w = tl.load(W + k[:, None] * HEAD + h[None, :])
-        if PRECISION == "tf32":
-            x, w = nearest(x), nearest(w)
-        z = tl.dot(x, w, z, input_precision=PRECISION)
+        z = tl.dot(x, w, z, input_precision="tf32x3")
     hidden = Z + row.to(tl.int64)[:, None] * (LAYERS * HEAD)
     for layer in range(1, LAYERS):
         tl.store(hidden + (layer - 1) * HEAD + h[None, :], z, mask=keep)
         x = activate(z, ACTIVATION)
-        if PRECISION == "tf32":
-            x = nearest(x)
         for first in range(0, HEAD, HEAD_STEP):
             k = first + tl.arange(0, HEAD_STEP)
             w = tl.load(MORE + (layer - 1) * (HEAD * HEAD) + h[:, None] * HEAD + k[None, :])
-            if PRECISION == "tf32":
-                w = nearest(w)
-            y = tl.dot(x, w, input_precision=PRECISION) + tl.load(BIAS + layer * HEAD + k)[None, :]
+            y = tl.dot(x, w, input_precision="tf32x3") + tl.load(BIAS + layer * HEAD + k)[None, :]
             tl.store(hidden + layer * HEAD + k[None, :], y, mask=keep)
         tl.debug_barrier()
         z = tl.load(hidden + layer * HEAD + h[None, :], mask=keep, other=0.0)
@@ -136,27 +128,19 @@ def read_energies(
         gz = slope(z, ACTIVATION) * last * scale.to(tl.float32)
         for step in range(1, LAYERS):
             layer = LAYERS - step
-            if PRECISION == "tf32":
-                gz = nearest(gz)
             tl.debug_barrier()  # the gradient takes the place of this layer, which all threads have read
             for first in range(0, HEAD, HEAD_STEP):
                 k = first + tl.arange(0, HEAD_STEP)
                 w = tl.load(MORE + (layer - 1) * (HEAD * HEAD) + k[None, :] * HEAD + h[:, None])
-                if PRECISION == "tf32":
-                    w = nearest(w)
-                g = tl.dot(gz, w, input_precision=PRECISION)
+                g = tl.dot(gz, w, input_precision="tf32x3")
                 before = tl.load(hidden + (layer - 1) * HEAD + k[None, :], mask=keep, other=0.0)
                 tl.store(hidden + layer * HEAD + k[None, :], g * slope(before, ACTIVATION), mask=keep)
             tl.debug_barrier()
             gz = tl.load(hidden + layer * HEAD + h[None, :], mask=keep, other=0.0)
-        if PRECISION == "tf32":
-            gz = nearest(gz)
         for first in range(0, CHANNELS, STEP):
             k = first + tl.arange(0, STEP)
             w = tl.load(W + k[None, :] * HEAD + h[:, None])
-            if PRECISION == "tf32":
-                w = nearest(w)
-            g = tl.dot(gz, w, input_precision=PRECISION)
+            g = tl.dot(gz, w, input_precision="tf32x3")
             g *= slope(tl.load(base + k[None, :], mask=keep, other=0.0), READOUT)
             tl.store(GFEATURES + row.to(tl.int64)[:, None] * CHANNELS + k[None, :], g, mask=keep)
 

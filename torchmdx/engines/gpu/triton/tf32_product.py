@@ -28,18 +28,13 @@ class Split:
 
     big: Tensor
     small: Tensor
-    precision: str
 
     @classmethod
-    def of(cls, matrix: Tensor, precision: str) -> Split:
-        """precision: "tf32x3", "tf32", or "bf16", for which the matrix is rounded to it."""
-        if precision == "bf16":
-            rounded = matrix.to(torch.bfloat16).contiguous()
-            return cls(rounded, rounded, precision)
+    def of(cls, matrix: Tensor) -> Split:
         # Round to the nearest float whose last thirteen bits are zero.
         bits = matrix.contiguous().view(torch.int32)
         big = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
-        return cls(big, matrix - big if precision == "tf32x3" else big, precision)
+        return cls(big, matrix - big)
 
 
 # Triton's interpreter multiplies on the CPU, which cuts nothing off.
@@ -60,42 +55,31 @@ def nearest(x):
 
 
 @triton.jit
-def product(acc, x, W, SMALL, at, PRECISION: tl.constexpr):
+def product(acc, x, W, SMALL, at):
     """acc + x w for w [columns,inner] at `at` of a split matrix."""
-    if PRECISION == "bf16":
-        acc = tl.dot(x.to(tl.bfloat16), tl.load(W + at).T, acc)
-    elif PRECISION == "tf32":
-        # The tensor core ignores the last thirteen bits of a float.
-        acc = tl.dot(nearest(x), tl.load(W + at).T, acc, input_precision="tf32")
-    else:
-        tl.static_assert(PRECISION == "tf32x3")
-        w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
-        # Rounded, not cut off: the rest is then shorter by a bit, and errors have either sign.
-        big = nearest(x)
-        total = tl.dot(x - big, w, input_precision="tf32")
-        total = tl.dot(big, w_rest, total, input_precision="tf32")
-        acc += restored(tl.dot(big, w, total, input_precision="tf32"), x.shape[1] // 8)
-    return acc
+    w, w_rest = tl.load(W + at).T, tl.load(SMALL + at).T
+    # Rounded, not cut off: the rest is then shorter by a bit, and errors have either sign.
+    big = nearest(x)
+    total = tl.dot(x - big, w, input_precision="tf32")
+    total = tl.dot(big, w_rest, total, input_precision="tf32")
+    return acc + restored(tl.dot(big, w, total, input_precision="tf32"), x.shape[1] // 8)
 
 
-@triton.jit(do_not_specialize=["num_atoms", "scale"])
+@triton.jit(do_not_specialize=["num_atoms"])
 def multiply_parts(
     X,
     W,
     SMALL,
     Y,
     num_atoms,
-    scale,
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms.
 
-    Args:
-        scale: Factor of the result, if Y is in half precision. Y may be X if a program makes all COLUMNS.
+    Y may be X if a program makes all COLUMNS.
     """
     component = tl.program_id(0) % 9
     block = tl.program_id(0) // 9
@@ -111,10 +95,8 @@ def multiply_parts(
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(0, CHANNELS, STEP):
         k = first + tl.arange(0, STEP)[None, :]
-        x = tl.load(X + base + k, mask=valid, other=0.0).to(tl.float32)
-        acc = product(acc, x, W, SMALL, part * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k, PRECISION)
-    if Y.dtype.element_ty == tl.float16:
-        acc *= scale
+        x = tl.load(X + base + k, mask=valid, other=0.0)
+        acc = product(acc, x, W, SMALL, part * (CHANNELS * CHANNELS) + n[:, None] * CHANNELS + k)
     if COLUMNS == CHANNELS:
         tl.debug_barrier()  # Y may be X: all of its rows have been read
     tl.store(Y + base + n[None, :], acc, mask=valid)
@@ -133,7 +115,6 @@ def multiply(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STEP: tl.constexpr,
-    PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr,
     AFTER: tl.constexpr,
 ):
@@ -156,7 +137,7 @@ def multiply(
         x = tl.load(X + base + k, mask=valid, other=0.0)
         if AFTER == "bias":
             x = activate(x, ACTIVATION)
-        acc = product(acc, x, W, SMALL, n[:, None] * INNER + k, PRECISION)
+        acc = product(acc, x, W, SMALL, n[:, None] * INNER + k)
     at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
     if AFTER == "bias":
         acc += tl.load(SIDE + n)[None, :]
