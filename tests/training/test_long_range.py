@@ -59,11 +59,11 @@ def test_charges_and_energies_of_ions_beyond_the_cutoff_are_learned():
 @pytest.mark.nightly
 def test_charges_of_a_gas_are_learned_from_openmm():
     pytest.importorskip("openmm")
-    from benchmarks.learned_charges import SETUPS, structures, train
+    from benchmarks.learned_charges import SETUPS, prior, structures, train
 
     gas = SETUPS["gas"]
     data = structures(gas, seed=0)
-    charges, error = train(gas, data, [gas.prior], steps=100, seed=0)
+    charges, error = train(gas, data, [prior(2.0)], steps=100, seed=0)
     assert charges[-20:].mean() == pytest.approx(CHARGE, abs=0.016)
     _, without = train(gas, data, [], steps=100, seed=0)
     assert error < 0.25 * without
