@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 from model_kinds import d2, kinds, zbl
 
 from torchmdx import Batch, Ensemble, Potential, System, TensorNetConfig, evaluate
-from torchmdx.engines.choose import choose_engine, say_slower
+from torchmdx.engines import choose
+from torchmdx.engines.choose import choose_engine, engine_for, say_slower
 from torchmdx.engines.cpu.build import library, tensornet_library
 from torchmdx.engines.exact import ExactEngine
-from torchmdx.engines.gpu.engine import kernels_for
+from torchmdx.engines.gpu.engine import GpuEngine, kernels_for
 from torchmdx.engines.gpu.tensornet import FastTensorNet
+from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Workload, machine_named, plan
 from torchmdx.engines.plan.serves import MOST_CHANNELS
@@ -195,6 +198,26 @@ def test_the_kernels_are_for_a_plain_tensornet_alone(make_potential, settings, r
     if reason is not None:
         with pytest.raises(ValueError, match=f"this potential has no fast path: {reason}"):
             FastTensorNet(potential)
+
+
+@pytest.mark.parametrize("kind", [GpuEngine, GpuPriorEngine])
+def test_kernels_that_wait_for_each_other_are_for_one_potential_alone(monkeypatch, trained, ethanol, kind):
+    """Members of an ensemble are branches of one graph: two launches whose blocks wait would starve each other."""
+
+    def made(*arguments, **options):
+        engine = object.__new__(kind)
+        engine.alone = False
+        return engine, ""
+
+    monkeypatch.setattr(choose, "choose_engine", made)
+    monkeypatch.setattr(
+        choose, "EnsembleEngine", lambda engines, *_, **__: SimpleNamespace(engines=engines, streams=[1])
+    )
+    batch, options = Batch.of(System.from_ase(ethanol)), dict(stress=False, precision="float32")
+    one = trained("cpu", torch.float32)
+    assert engine_for(one, batch, **options)[0].alone
+    members = engine_for(Ensemble([one, one]), batch, **options)[0].engines
+    assert [member.alone for member in members] == [False, False]
 
 
 def test_who_leaves_the_kernels_is_told_once(caplog):

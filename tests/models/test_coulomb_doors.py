@@ -106,6 +106,14 @@ def test_dynamics_keep_their_energy(charged, box):
     assert drift["summed"] < 3 * drift["plain"] + 1e-6
 
 
+def test_dynamics_warn_of_what_is_truncated(charged, box):
+    system = System.from_ase(box)
+    with pytest.warns(UserWarning, match="ionic truncates the Coulomb energy of periodic systems at 6 Å") as said:
+        Dynamics(charged, [system, system], timestep=0.25)
+    assert len(said) == 1
+    assert said[0].filename == __file__
+
+
 def test_a_barostat_changes_the_cell(charged, box):
     barostat = CellRescaling(pressure=2e4, relaxation=0.005, compressibility=1e-5)
     run = Dynamics(

@@ -98,7 +98,6 @@ def checked_barostat(
     batch: Batch,
     particles: Particles,
     terms: RestraintTerms,
-    *,
     constant_energy: bool,
     exchanging: bool,
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import signal
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
@@ -45,7 +46,8 @@ class Server:
     def __init__(self, make: Callable[..., Any], share: ProcessShare) -> None:
         fast = share.options.get("fast")
         own = {**share.options, "fast": None if fast is None else fast.to(share.device)}
-        self._dynamics = make(share.potential.to(share.device), share.structures, **own)
+        with warnings.catch_warnings(action="ignore"):  # the process that drives this one has warned
+            self._dynamics = make(share.potential.to(share.device), share.structures, **own)
 
     def why(self) -> str:
         return str(self._dynamics.why)

@@ -24,6 +24,7 @@ from torchmdx.dynamics.settings import (
     checked_temperatures,
     checked_timestep,
     checked_velocities,
+    warn_of_priors,
 )
 from torchmdx.dynamics.snapshot import Snapshot, load_snapshot
 from torchmdx.dynamics.vibrations import lightest_hydrogen
@@ -124,8 +125,7 @@ class Dynamics:
         particles, start = particles_of(self.batch, masses, frozen, hydrogen_mass, velocities, chosen.keeps_momentum)
         terms = RestraintTerms.of(restraints, particles, self.batch.positions.numpy())
         if barostat is not None:
-            limits = dict(constant_energy=chosen.constant_energy, exchanging=exchange_every is not None)
-            checked_barostat(barostat, self.batch, particles, terms, **limits)
+            checked_barostat(barostat, self.batch, particles, terms, chosen.constant_energy, exchange_every is not None)
         mass = lightest_hydrogen(self.batch.atomic_numbers, particles.masses, ~particles.mobile)
         multiple = multiple_steps_of(fast, inner, max_force_difference, small_steps, exchange_every, step, mass)
         given = (particles.tied(terms.in_place()), temperatures, checked_seeds(seed, self.batch.num_systems))
@@ -134,6 +134,7 @@ class Dynamics:
         start = motion.draw_velocities() if start is None else start * particles.mobile[:, None]
         settings: dict[str, Any] = dict(skin=skin, precision=precision, max_force_spread=max_force_spread)
         settings |= dict(uncertainty=uncertainty, max_uncertainty=max_uncertainty)
+        warn_of_priors([potential] if fast is None else [potential, fast], self.batch)
         if devices == 1:
             self.step = CapturedStep(potential, self.batch, mode="eager", stress=barostat is not None, **settings)
             self.fast_step = None if fast is None else step_of_fast(fast, self.step, self.batch)

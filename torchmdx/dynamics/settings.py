@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,21 @@ import torch
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.random_numbers import structure_seeds
+from torchmdx.models.ensemble import Ensemble
+from torchmdx.models.potential import Potential
+from torchmdx.structures.system import Batch
 
 Floats = NDArray[np.float64]
 
 LARGEST_SEED = 2**63 - 1
+
+
+def warn_of_priors(potentials: Sequence[Potential | Ensemble], batch: Batch) -> None:
+    """Warns of what priors say about the structures, such as that their Coulomb energy is truncated; each once."""
+    kinds = dict.fromkeys(zip(batch.pbc.any(1).tolist(), batch.charge.tolist(), strict=True))
+    doubts = (doubt for potential in potentials for kind in kinds for doubt in potential.prior_doubts(*kind))
+    for doubt in dict.fromkeys(doubts):
+        warnings.warn(doubt, stacklevel=5)  # who made the `Dynamics`
 
 
 def checked_timestep(timestep: float) -> float:

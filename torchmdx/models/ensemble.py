@@ -118,6 +118,10 @@ class Ensemble(nn.Module):
         every = (doubt for member in self for doubt in member.doubts(atomic_numbers, charge, periodic, region=region))
         return list(dict.fromkeys(every))
 
+    def prior_doubts(self, periodic: bool, charge: float = 0.0) -> list[str]:
+        """As `Potential.prior_doubts`, of all members, each once."""
+        return list(dict.fromkeys(doubt for member in self for doubt in member.prior_doubts(periodic, charge)))
+
 
 def members_of(potential: Potential | Ensemble) -> list[Potential]:
     """The members of an ensemble, or the potential itself."""

@@ -105,9 +105,12 @@ def _dynamics(
     potential = prepare_potential(chosen.potential, DTYPES[chosen.precision], device, *treatment)
     system = moving.system
     fast, further = _fast(settings, device)
+    periodic = bool(system.pbc.any())
     for each in (potential, *([] if fast is None else [fast])):
-        for doubt in each.doubts(system.atomic_numbers.tolist(), system.charge, bool(system.pbc.any())):
-            warnings.warn(doubt, stacklevel=2)
+        others = each.prior_doubts(periodic, system.charge)  # which `Dynamics` warns of
+        for doubt in each.doubts(system.atomic_numbers.tolist(), system.charge, periodic):
+            if doubt not in others:
+                warnings.warn(doubt, stacklevel=2)
     small = default_steps_per_replay(count * system.num_atoms) == MOST_STEPS
     common = math.gcd(schedule.save_every, schedule.log_every, features["exchange_every"] or 0)
     return Dynamics(
