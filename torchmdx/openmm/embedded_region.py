@@ -94,7 +94,7 @@ class Surrounded(Prior):
             given = given.index_select(0, outer.frame.order.long())
             if outer.surroundings.method == "lattice":
                 split = self.kept.serve(batch, geometry.edges.overflow)
-        narrow = geometry.charges.dtype == torch.float32 and places.is_cuda
+        narrow = geometry.charges.dtype == torch.float32
         with torch.no_grad():
             found = interact(
                 charges, given, outer.positions[outer.count :], surroundings=outer.surroundings,
