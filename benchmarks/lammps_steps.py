@@ -1,10 +1,11 @@
 """LAMMPS with one process and with two, each on a GPU of its own if there are two: ms a step, replays, memory, forces.
 
-    python -m benchmarks.lammps_steps [--atoms 24000 98304 999000 2400000] [--ranks 1 2] [--steps 40]
+    python -m benchmarks.lammps_steps [--atoms 24000 98304 999000 2400000] [--ranks 1 2] [--steps 40] [--threads 8]
 
 Each case runs in processes of its own. A case that runs out of memory is recorded with its error. speedup: over one
 process. work_ratio, of processes that share a GPU: the time of one process divided by a process's share of the time of
-all, the speedup on GPUs of their own if nothing is lost to communication.
+all, the speedup on GPUs of their own if nothing is lost to communication. threads: of each process, for LAMMPS's own
+work and copies (-suffix omp -package omp).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def worker(options: argparse.Namespace) -> None:
     numbers, positions, cell = systems.water(options.worker // 3)
     length = float(cell[0, 0])
     log = f"{options.out}.log"
-    lmp = open_lammps(["-screen", "none", "-log", log])
+    threads = ["-suffix", "omp", "-package", "omp", str(options.threads)] if options.threads > 1 else []
+    lmp = open_lammps(["-screen", "none", "-log", log, *threads])
     for line in ("units metal", "atom_style atomic", "atom_modify map array", "boundary p p p"):
         lmp.command(line)
     lmp.command(f"region box block 0 {length!r} 0 {length!r} 0 {length!r}")
@@ -107,9 +109,10 @@ def run_case(options: argparse.Namespace, atoms: int, ranks: int, folder: Path) 
     command = [options.launcher, "-n", str(ranks), sys.executable, "-m", "benchmarks.lammps_steps"]
     command += ["--worker", str(atoms), "--out", str(out)]
     command += ["--steps", str(options.steps), "--precision", options.precision, "--skin", str(options.skin)]
+    command += ["--threads", str(options.threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     row: dict[str, Any] = {"atoms": atoms, "ranks": ranks, "gpus": min(ranks, torch.cuda.device_count())}
-    row |= {"precision": options.precision, "skin": options.skin}
+    row |= {"precision": options.precision, "skin": options.skin, "threads": options.threads}
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         errors = [line for line in lines if re.search(r"ERROR|^\w*(Error|Refused|Memory)\b|^torchmdx", line)]
@@ -135,6 +138,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--skin", type=float, default=1.0)
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--launcher", default=shutil.which("mpiexec.hydra") or "mpiexec")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", default="", help=argparse.SUPPRESS)

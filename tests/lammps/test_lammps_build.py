@@ -1,5 +1,6 @@
 """Compiling the plugin, and where headers and MPI are found."""
 
+import shutil
 import subprocess
 import sys
 
@@ -56,3 +57,32 @@ def test_importing_lammps_never_fails(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TORCHMDX_LAMMPS_HEADERS", str(tmp_path))
     assert build.plugin_folder() == ""
     assert "LAMMPS has no pair_style torchmdx: LAMMPS's headers were not found" in caplog.text
+
+
+LOOPS = """
+#include "torchmdx_threads.h"
+#include <set>
+int main()
+{
+  for (std::size_t count : {0ul, 5ul, 3 * torchmdx::FEWEST_IN_THREAD + 7})
+    for (int threads : {1, 3, 8}) {
+      std::vector<int> seen(count);
+      std::vector<std::thread::id> who(count);
+      torchmdx::in_parts(count, threads, [&](std::size_t first, std::size_t last) {
+        for (std::size_t k = first; k < last; k++) seen[k]++, who[k] = std::this_thread::get_id();
+      });
+      for (int times : seen)
+        if (times != 1) return 1;
+      const std::size_t expected = count < 10 ? std::min<std::size_t>(count, 1) : std::min(threads, 3);
+      if (std::set<std::thread::id>(who.begin(), who.end()).size() != expected) return 2;
+    }
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_loops_in_threads_visit_each_atom_once(tmp_path):
+    (tmp_path / "loops.cpp").write_text(LOOPS)
+    command = ["g++", "-std=c++17", "-pthread", f"-I{build.HERE}", tmp_path / "loops.cpp", "-o", tmp_path / "loops"]
+    subprocess.run(command, check=True)
+    assert subprocess.run([tmp_path / "loops"], check=False).returncode == 0

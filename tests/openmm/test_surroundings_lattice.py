@@ -18,9 +18,10 @@ def batch(factor):
 
 def test_pairs_reach_up_to_half_the_box():
     split = LatticeSplit.of(CELL)
+    assert max(LatticeSplit.of(CELL, torch.float32).counts) < max(split.counts)
     assert split.range == pytest.approx(0.5 * 20 * (1 - MARGIN))
     # A wave vector k has the numbers k . a / 2π.
-    assert all(count * 2 * torch.pi / length >= 2 * module.WIDTH * split.alpha
+    assert all(count * 2 * torch.pi / length >= split.longest
                for count, length in zip(split.counts, split.lengths, strict=True))  # fmt: skip
 
 
@@ -32,14 +33,14 @@ def test_boxes_that_it_serves(factor, fine):
 
 def test_another_is_chosen_when_a_launch_needs_it_and_flagged_at_a_replay(monkeypatch):
     kept, overflow = KeptSplit(), torch.zeros((), dtype=torch.bool)
-    first = kept.serve(batch(1), overflow)
-    assert kept.serve(batch(1 + MARGIN / 2), overflow) is first
-    assert kept.serve(batch(1.2), overflow) is not first
+    first = kept.serve(batch(1), overflow, torch.float64)
+    assert kept.serve(batch(1 + MARGIN / 2), overflow, torch.float64) is first
+    assert kept.serve(batch(1.2), overflow, torch.float64) is not first
     monkeypatch.setattr(module, "shapes_are_fixed", lambda tensor: True)  # as in a capture
-    latest = kept.serve(batch(1.2), overflow)
+    latest = kept.serve(batch(1.2), overflow, torch.float64)
     assert not overflow
-    assert kept.serve(batch(1), overflow) is latest
+    assert kept.serve(batch(1), overflow, torch.float64) is latest
     assert overflow
     kept.forget()
     with pytest.raises(RuntimeError, match="an evaluation must have run before it is captured"):
-        kept.serve(batch(1), overflow)
+        kept.serve(batch(1), overflow, torch.float64)

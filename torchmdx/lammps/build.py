@@ -54,7 +54,7 @@ def plugin_file() -> Path:
     sources = [p.read_text() for p in sorted(HERE.iterdir()) if p.suffix in (".cpp", ".h")]
     texts = [p.name + p.read_text() for p in sorted(headers.glob("*.h"))]
     options = os.environ.get("TORCHMDX_LAMMPS_OPTIONS", INTEGERS).split()
-    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", *options]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-shared", *options]
     flags += [part for folder in (headers, mpi) for part in ("-isystem", str(folder))]
 
     def make(path: Path) -> None:

@@ -14,6 +14,7 @@
 #include "neighbor.h"
 #include "torchmdx_exclusions.h"
 #include "torchmdx_python.h"
+#include "torchmdx_threads.h"
 #include "universe.h"
 #include "update.h"
 #include "utils.h"
@@ -285,12 +286,9 @@ void PairTorchmdx::compute(int eflag, int vflag)
   else
     follow_types();
   if (!num_owned) return;
-  for (std::size_t k = 0; k < kept.size(); k++) {
-    const double *x = atom->x[kept[k]];
-    inputs[3 * k] = x[0];
-    inputs[3 * k + 1] = x[1];
-    inputs[3 * k + 2] = x[2];
-  }
+  torchmdx::in_parts(kept.size(), comm->nthreads, [this](std::size_t first, std::size_t last) {
+    for (std::size_t k = first; k < last; k++) std::copy(atom->x[kept[k]], atom->x[kept[k]] + 3, inputs + 3 * k);
+  });
   double cell[9], energy = 0, virial_tensor[9], *energies = nullptr, *forces = nullptr;
   box(cell);
   char message[MESSAGE_LENGTH] = "";
@@ -311,12 +309,10 @@ double PairTorchmdx::unit() const
 void PairTorchmdx::add_results(double energy, const double *energies, const double *forces, const double *tensor)
 {
   const double unit = this->unit();
-  for (std::size_t k = 0; k < kept.size(); k++) {
-    double *f = atom->f[kept[k]];
-    f[0] += unit * forces[3 * k];
-    f[1] += unit * forces[3 * k + 1];
-    f[2] += unit * forces[3 * k + 2];
-  }
+  torchmdx::in_parts(kept.size(), comm->nthreads, [&](std::size_t first, std::size_t last) {
+    for (std::size_t k = first; k < last; k++)
+      for (int d = 0; d < 3; d++) atom->f[kept[k]][d] += unit * forces[3 * k + d];
+  });
   if (eflag_global) eng_vdwl += unit * energy;
   if (eflag_atom)
     for (int k = 0; k < num_owned; k++) eatom[kept[k]] += unit * energies[k];

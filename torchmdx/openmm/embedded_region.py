@@ -88,18 +88,20 @@ class Surrounded(Prior):
         assert lattice is not None
         charges, places, cell = outer.charges_of(geometry.charges, batch), lattice.positions, lattice.cell[0]
         wanted = torch.is_grad_enabled() and (charges.requires_grad or places.requires_grad)
-        given, split = outer.inside, None  # evaluations move the region near the origin, which does not concern others
+        dtype, given, split = (
+            geometry.charges.dtype,
+            outer.inside,
+            None,
+        )  # evaluations move the region near the origin, which does not concern others
         if self.kept is not None:
             assert outer.frame is not None
             given = given.index_select(0, outer.frame.order.long())
             if outer.surroundings.method == "lattice":
-                split = self.kept.serve(batch, geometry.edges.overflow)
-        narrow = geometry.charges.dtype == torch.float32 and places.is_cuda
+                split = self.kept.serve(batch, geometry.edges.overflow, dtype)
         with torch.no_grad():
             found = interact(
                 charges, given, outer.positions[outer.count :], surroundings=outer.surroundings,
-                charges=outer.charges, cell=cell.detach().double(), split=split, slopes=wanted,
-                dtype=torch.float32 if narrow else torch.float64,
+                charges=outer.charges, cell=cell.detach().double(), split=split, slopes=wanted, dtype=dtype,
             )  # fmt: skip
             if wanted and self.kept is not None:
                 outer.forces[outer.count :] = -COULOMB * found.of_around

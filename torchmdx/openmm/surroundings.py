@@ -83,7 +83,7 @@ def interact(
     """
     q, r = inside.detach().double(), places.detach()
     if surroundings.method == "lattice":
-        lattice = LatticePart(q, r, cell, split or LatticeSplit.of(cell), surroundings.total, slopes)
+        lattice = LatticePart(q, r, cell, split or LatticeSplit.of(cell, dtype), surroundings.total, slopes)
     else:
         lattice = None
     potentials, of_places, of_around = torch.zeros_like(q), torch.zeros_like(r), torch.zeros_like(around)
@@ -137,14 +137,15 @@ class _Pairs:
 
     def nearest(self, vectors: Tensor) -> Tensor:
         """The nearest images of vectors [...,3], in a box whose vectors are reduced as OpenMM's."""
-        return nearest(vectors, self.cell) if self.around.periodic else vectors
+        return nearest(vectors, self.cell.to(vectors.dtype)) if self.around.periodic else vectors
 
 
 def _pairs(
     q: Tensor, r: Tensor, outer: Tensor, charges: Tensor, pairs: _Pairs, slopes: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Potentials [n] at the region, slopes of its places [n,3] and of those of the block [m,3]."""
-    vectors = pairs.nearest(r[:, None] - outer).to(dtype)
+    centre = r.mean(0)  # coordinates around it are small, so that little is lost by rounding
+    vectors = pairs.nearest((r - centre).to(dtype)[:, None] - pairs.nearest(outer - centre).to(dtype))
     value, slope = pairs.shape(torch.linalg.vector_norm(vectors, dim=-1))
     given, own = charges.to(dtype), q.to(dtype)
     potentials = (value @ given).double()

@@ -16,7 +16,8 @@ from torchmdx.models.priors.base import shapes_are_fixed
 from torchmdx.models.priors.ewald import inverse
 from torchmdx.structures.system import Batch
 
-WIDTH = 3.7  # α times the range of the sum over pairs: it ends at erfc(3.7) = 2e-7
+# α times the range of the sum over pairs, by the dtype of its terms: it ends at erfc(3.7) = 2e-7, and at 3e-6.
+WIDTHS = {torch.float64: 3.7, torch.float32: 3.3}
 PART = 512  # atoms of a sum
 MARGIN = 0.02  # by which a box may change before a sum is split anew
 
@@ -32,20 +33,27 @@ class LatticeSplit:
     range: float
     counts: tuple[int, ...]
     lengths: tuple[float, ...]
+    width: float
 
     @classmethod
-    def of(cls, cell: Tensor) -> LatticeSplit:
-        """For a box [3,3] Å. Reads the device."""
-        rows = cell.detach().double().cpu()
+    def of(cls, cell: Tensor, dtype: torch.dtype = torch.float64) -> LatticeSplit:
+        """For a box [3,3] Å and terms in a dtype. Reads the device."""
+        rows, width = cell.detach().double().cpu(), WIDTHS[dtype]
         lengths = torch.linalg.vector_norm(rows, dim=-1).tolist()
         reach = 0.5 * float(rows.diagonal().min()) * (1 - MARGIN)
-        longest = 2 * WIDTH / reach * WIDTH
+        longest = 2 * width / reach * width
         counts = tuple(math.ceil(longest * length * (1 + MARGIN) / (2 * math.pi)) for length in lengths)
-        return cls(reach, counts, tuple(lengths))
+        return cls(reach, counts, tuple(lengths), width)
 
     @property
     def alpha(self) -> float:
-        return WIDTH / self.range
+        """1/Å."""
+        return self.width / self.range
+
+    @property
+    def longest(self) -> float:
+        """The longest wave vector, 1/Å."""
+        return 2 * self.alpha * self.width
 
     def fits(self, batch: Batch) -> Tensor:
         """Whether it serves the box of a batch, [] bool."""
@@ -63,14 +71,14 @@ class KeptSplit:
     def __init__(self) -> None:
         self.latest: LatticeSplit | None = None
 
-    def serve(self, batch: Batch, overflow: Tensor) -> LatticeSplit:
-        """The split for a batch; overflow: set at a replay that it does not fit."""
+    def serve(self, batch: Batch, overflow: Tensor, dtype: torch.dtype) -> LatticeSplit:
+        """The split for a batch and terms in a dtype; overflow: set at a replay that it does not fit."""
         if shapes_are_fixed(batch.positions):
             if self.latest is None:
                 raise RuntimeError("an evaluation must have run before it is captured")
             overflow.logical_or_(~self.latest.fits(batch))
         elif self.latest is None or not bool(self.latest.fits(batch)):
-            self.latest = LatticeSplit.of(batch.cell[0])
+            self.latest = LatticeSplit.of(batch.cell[0], dtype)
         return self.latest
 
     def forget(self) -> None:
@@ -104,7 +112,7 @@ class LatticePart:
 
     def _weights(self) -> Tensor:
         """[A,BC]: of the terms of the sum over half of the wave vectors."""
-        alpha, longest = self.split.alpha, 2 * self.split.alpha * WIDTH
+        alpha, longest = self.split.alpha, self.split.longest
         numbers = torch.stack(torch.meshgrid(*self.numbers, indexing="ij"), -1)
         squares = ((2 * math.pi * numbers @ self.inverse.T) ** 2).sum(-1)
         used = (squares > 0) & (squares <= longest**2)
@@ -127,7 +135,7 @@ class LatticePart:
     def _amplitudes(q: Tensor, factors: tuple[Tensor, Tensor]) -> Tensor:
         """Σ q exp(i k r), [A,BC]."""
         first, rest = factors
-        rest = q.to(first.real.dtype)[:, None] * rest
+        first = q.to(first.real.dtype)[:, None] * first
         size, count = PART, len(q) // PART
         whole = size * count
         last = first[whole:].T @ rest[whole:]
