@@ -105,13 +105,9 @@ EXPECTED = {
 
 # Cases that one process looks at, one after the other: each process takes seconds to start.
 TOGETHER = [
-    ("tensornet",),
-    ("half", "tf32"),
-    ("gated", "headed"),
-    ("tensornet2", "charged"),
-    ("step", "priors"),
-    ("search", "training", "pairs"),
-    ("ensemble", "dynamics"),
+    ("tensornet", "half", "tf32"),
+    ("tensornet2", "charged", "step", "priors"),
+    ("gated", "headed", "search", "training", "pairs", "ensemble", "dynamics"),
 ]
 
 
