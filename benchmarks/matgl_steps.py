@@ -130,24 +130,30 @@ def read_as_released(loaded: Any, folder: Path) -> None:
         weight.copy_(torch.cat(weight.chunk(2, 1)[::-1], 1))
 
 
-def theirs(folder: Path, atoms: ase.Atoms, mode: str, exact: np.ndarray | None) -> dict[str, Any]:
+def matgl_potential(folder: Path, device: str, **settings: Any) -> Any:
+    """matgl's Potential of a folder, with stresses."""
     import matgl
-    from matgl.ext.ase import Atoms2Graph, PESCalculator
 
-    started()
-    start = time.perf_counter()
-    settings: dict[str, Any] = dict(compile_model=True) if mode == "compile" else {}
     loaded = matgl.load_model(folder)
     read_as_released(loaded, folder)
-    potential = type(loaded)(
+    return type(loaded)(
         loaded.model,
         data_mean=loaded.data_mean,
         data_std=loaded.data_std,
         element_refs=None if loaded.element_refs is None else loaded.element_refs.property_offset,
         calc_stresses=True,
         **settings,
-    ).to("cuda")
-    graph, lattice, state = Atoms2Graph(loaded.model.element_types, loaded.model.cutoff).get_graph(atoms)
+    ).to(device)
+
+
+def theirs(folder: Path, atoms: ase.Atoms, mode: str, exact: np.ndarray | None) -> dict[str, Any]:
+    from matgl.ext.ase import Atoms2Graph, PESCalculator
+
+    started()
+    start = time.perf_counter()
+    potential = matgl_potential(folder, "cuda", **(dict(compile_model=True) if mode == "compile" else {}))
+    model = potential.model
+    graph, lattice, state = Atoms2Graph(model.element_types, model.cutoff).get_graph(atoms)
     graph, lattice = graph.to("cuda"), torch.as_tensor(lattice).float().to("cuda")
 
     def run() -> Any:
@@ -160,7 +166,7 @@ def theirs(folder: Path, atoms: ase.Atoms, mode: str, exact: np.ndarray | None) 
     row = dict(
         by="matgl",
         mode=mode,
-        warp=bool(getattr(loaded.model, "_use_warp", False)),
+        warp=bool(getattr(model, "_use_warp", False)),
         ms=peer_model.milliseconds(run, count, 5),
         setup_s=round(seconds, 2),
         force_error=error_of(found[1].detach().cpu(), exact),

@@ -32,7 +32,7 @@ from ase.optimize import LBFGS
 from ase.spacegroup import crystal
 
 import torchmdx
-from benchmarks import record
+from benchmarks import matgl_steps, record
 
 FMAX, STEPS = 0.02, 500
 # In the structures that ASE knows: fcc, bcc, hcp, diamond.
@@ -128,18 +128,9 @@ def in_batches(
 
 
 def matgl_calculator(folder: Path, device: str) -> Any:
-    import matgl
     from matgl.ext.ase import PESCalculator
 
-    loaded = matgl.load_model(folder)
-    potential = type(loaded)(
-        loaded.model,
-        data_mean=loaded.data_mean,
-        data_std=loaded.data_std,
-        element_refs=None if loaded.element_refs is None else loaded.element_refs.property_offset,
-        calc_stresses=True,
-    ).to(device)
-    return PESCalculator(potential=potential, stress_unit="eV/A3")
+    return PESCalculator(potential=matgl_steps.matgl_potential(folder, device), stress_unit="eV/A3")
 
 
 def single_calculator(folder: Path, device: str) -> Any:

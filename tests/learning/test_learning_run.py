@@ -203,13 +203,10 @@ def test_a_run_with_the_uncertainty_of_a_last_layer(place):
 
 
 POINTS = (
-    "round-000/start/inputs.json",
     "round-000/label/labelled.extxyz.journal",
     "round-000/train/training/member-0/last.safetensors",
-    "round-000/train/training/member-1/config.yaml",
     "round-001/explore/batch-000.part.npz",
     "round-001/select/chosen.extxyz",
-    "round-001/label/labelled.store",
     "round-001/train/training/ensemble.safetensors",
 )
 
