@@ -52,7 +52,7 @@ SETUPS = {
     "melt": Setup(32, 10.2, 2.4, STRUCTURES),
     "melt, 20 % random": Setup(32, 10.2, 2.4, STRUCTURES * 4 // 5),
 }
-DAMPINGS = (2.0, 4.6)  # Å, of the prior: below the distances that occur, and the default
+DAMPINGS = (2.0, 3.0, 4.0, 4.6)  # Å, of the prior: none of the distances that occur, to the default, beyond the cutoff
 
 
 def prior(damping: float) -> CoulombConfig:

@@ -8,7 +8,8 @@ from test_stress_weight import periodic
 
 from torchmdx.commands.cli import main
 from torchmdx.datasets.splits import split
-from torchmdx.training.begin import require_plausible
+from torchmdx.training import make_config
+from torchmdx.training.begin import doubt_about_damping, require_plausible
 from torchmdx.training.config_file import read_config
 from torchmdx.training.state import read_state
 
@@ -74,3 +75,11 @@ def test_plain_data_have_no_stress_term(tmp_path):
     assert run(tmp_path, store) == 0
     assert read_config(tmp_path / "run" / "config.yaml").loss.stress.weight == 0.0
     assert np.isnan(store.gather([0]).stress).all()
+
+
+@pytest.mark.parametrize(("damping", "doubted"), [({"damping": 4.0}, False), ({}, True), ({"switch": [2, 4.2]}, True)])
+def test_a_coulomb_energy_that_is_damped_beyond_the_network_is_doubted(damping, doubted):
+    model = {"name": "tensornet2", "cutoff": 4.0, "priors": [{"prior": "coulomb", "periodic": "ewald", **damping}]}
+    said = doubt_about_damping(make_config({"data": {"path": "a.xyz"}, "model": model}))
+    assert (said is not None) == doubted
+    assert not doubted or "the cutoff of the network is 4 Å" in said

@@ -18,6 +18,7 @@ from torchmdx.datasets.findings import Finding, table
 from torchmdx.datasets.splits import Split, remarks_on_copies, write_split
 from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
+from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.runtime.files import write_whole
 from torchmdx.training.config import Config
 from torchmdx.training.config_file import write_text
@@ -82,7 +83,7 @@ def begin(
     remarks = remarks_on_copies(store, parts)
     if config.data.checks != "off":  # which have warned
         remarks = [text for text in remarks if not text.startswith("warning")]
-    for text in (describe_references(config, store, potential), *remarks):
+    for text in (describe_references(config, store, potential), doubt_about_damping(config), *remarks):
         if text is not None:
             say(text)
     directory.mkdir(parents=True, exist_ok=True)
@@ -91,6 +92,21 @@ def begin(
     write_whole(directory / CONFIG, write_text(config).encode())
     write_split(directory / SPLIT, parts, store)
     write_whole(directory / ENVIRONMENT, (json.dumps(environment(device), indent=1) + "\n").encode())
+
+
+def doubt_about_damping(config: Config) -> str | None:
+    """A warning about a new network whose Coulomb energy is damped where the network does not reach."""
+    if config.finetune.checkpoint is not None:
+        return None
+    reach = float(config.model.network().cutoff)
+    for prior in config.model.prior_configs():
+        if isinstance(prior, CoulombConfig) and prior.charges == "predicted" and prior.damped_up_to > reach:
+            return (
+                f"warning: the prior coulomb damps pairs up to {prior.damped_up_to:g} Å, but the cutoff of the network "
+                f"is {reach:g} Å: nothing describes the pairs between, and charges come out too small. Take a damping "
+                "of about the distance of neighbouring atoms, or a longer cutoff"
+            )
+    return None
 
 
 def record_changes(config: Config, trainer: Trainer, directory: Path) -> None:

@@ -102,7 +102,7 @@ class CoulombConfig(PriorConfig):
             raise ValueError(
                 f"cut_in_vacuum of the prior coulomb needs periodic 'reaction_field', got periodic {self.periodic!r}"
             )
-        longest = float(self.damping) if self.switch is None else self.switch[1]
+        longest = self.damped_up_to
         if self.cutoff < longest:
             name = "damping" if self.switch is None else "switch"
             raise ValueError(
@@ -114,6 +114,11 @@ class CoulombConfig(PriorConfig):
     def sums_lattice(self) -> bool:
         """Whether periodic systems are summed over all images."""
         return self.periodic != "reaction_field"
+
+    @property
+    def damped_up_to(self) -> float:
+        """The distance from which on pairs interact fully, Å."""
+        return float(self.damping) if self.switch is None else self.switch[1]
 
     def scaled(self, factor: float) -> Self:
         return self._times("strength", factor)
