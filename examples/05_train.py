@@ -1,4 +1,4 @@
-"""Trains a small potential on an extended XYZ file and runs dynamics with it, in about a minute on two cores.
+"""Trains a small potential on an extended XYZ file and runs dynamics with it, in half a minute on two cores.
 
 The file has 300 geometries of ethanol with GFN2-xTB energies (eV) and forces (eV/Å), written by data/make_ethanol.py.
 CONFIG has the settings that differ from their defaults; more epochs give smaller errors.
@@ -22,7 +22,7 @@ CONFIG = {
     "model": {"num_channels": 32, "num_layers": 1, "num_radial": 16, "cutoff": 4.5, "max_z": 8},
     "optimizer": {"learning_rate": 3e-3},
     "schedule": {"warmup_steps": 50},
-    "training": {"epochs": 20, "batch_size": 8},
+    "training": {"epochs": 12, "batch_size": 8},
     "output": {"directory": str(RUN)},
 }
 

@@ -10,7 +10,7 @@ from ipi.scripting import InteractiveSimulation
 
 FOLDER = Path("out") / "11_path_integrals"
 DRIVER = 'from torchmdx.ipi import TorchmdxDriver\n__DRIVER_CLASS__ = "TorchmdxDriver"\n'
-STEPS = 600
+STEPS = 400
 INPUT = """<simulation verbosity='quiet'>
  <output prefix='{isotope}_{beads}'>
   <properties filename='out' stride='4'>[kinetic_cv{{electronvolt}}({isotope})]</properties>

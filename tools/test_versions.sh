@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 say() { printf '%s versions: %s\n' "$WHICH" "$*"; }
 
 "$BIN/python" -c '' 2>/dev/null || "$PYTHON" -m venv --clear "$VENV"
-mapfile -t TOOLS < <(grep -E '^(pytest|pytest-xdist|hypothesis)==' constraints.txt)
+mapfile -t TOOLS < <(grep -E '^(pytest|hypothesis)==' constraints.txt)
 if [ "$WHICH" = oldest ]; then
     "$BIN/python" tools/oldest_requirements.py "${EXTRAS[@]}" >"$VENV/constraints.txt"
 else
@@ -41,7 +41,7 @@ printf '\n'
 say "running a quick part of the tests"
 # Every package that torchmdx calls is called: ASE, NumPy, torch, vesin, safetensors, OpenMM, pydantic, h5py, matplotlib,
 # TensorBoard, tblite and RDKit.
-OMP_NUM_THREADS=1 "$BIN/python" -m pytest -q -p no:cacheprovider -n 2 --dist worksteal \
+OMP_NUM_THREADS=1 "$BIN/python" -m pytest -q -p no:cacheprovider \
     -m "not gpu and not slow and not nightly" \
     tests/test_warning_policy.py tests/structures/test_system.py tests/structures/test_cell.py tests/ase/test_ase_calculator.py \
     tests/evaluation/test_evaluation_derivatives.py tests/checkpoints/test_save_load.py tests/neighbors/test_edges.py \
