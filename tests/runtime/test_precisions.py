@@ -58,7 +58,7 @@ def test_a_pickled_calculator_goes_on_in_float32(potential, ethanol):
 
 
 def test_a_copied_step_goes_on_in_float32(potential, ethanol):
-    step = CapturedStep(potential.float(), System.from_ase(ethanol))
+    step = CapturedStep(copy.deepcopy(potential).float(), System.from_ase(ethanol))
     step.precision = "tf32"
     with pytest.warns(UserWarning, match="precision 'tf32' was removed") as warned:
         again = copy.deepcopy(step)

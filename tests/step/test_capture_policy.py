@@ -509,7 +509,7 @@ def test_captures_and_other_threads_do_not_disturb_each_other(trained, ethanol):
     for thread in threads:
         thread.start()
     try:
-        for _ in range(30):
+        for _ in range(10):
             capture()
     finally:
         stop.set()

@@ -45,7 +45,7 @@ def test_the_demo_extra_holds_what_the_demo_imports():
     assert any(re.match(r"matplotlib\b[^;]*$", requirement) for requirement in requires("ase"))
     assert names <= {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in extras["dev"]}
     makefile = (ROOT / "Makefile").read_text()
-    assert "\t@./tools/setup.sh view\n\t@$(BIN)/torchmdx demo\n" in makefile
+    assert "\t@./tools/setup.sh view\n\t@$(BIN)/torchmdx demo $(ARGS)\n" in makefile
 
 
 METADATA = """\

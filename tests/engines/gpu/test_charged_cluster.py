@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 from torchmdx.engines.gpu import charged_cluster, one_launch_weights
 from torchmdx.engines.gpu.charged_cluster import NAMES, ChargedClusters
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
-from torchmdx.engines.plan import machine_named
+from torchmdx.engines.plan import few_atoms, machine_named
 from torchmdx.engines.plan.clusters import AtomClusters
 from torchmdx.engines.plan.launch_sizes import Tiles
 
@@ -205,7 +205,8 @@ def test_buffers_of_other_kernels_are_refused():
 @pytest.mark.gpu
 @on_hopper
 @pytest.mark.parametrize("num_atoms", [9, 22, 60])
-def test_two_layers_with_coulomb_energies_and_a_longer_head_agree(num_atoms):
+def test_two_layers_with_coulomb_energies_and_a_longer_head_agree(monkeypatch, num_atoms):
+    monkeypatch.setattr(few_atoms, "MOST_CHARGED", 0)  # else few of them take one launch
     potential = made(num_layers=2, num_head_layers=1, priors=[CoulombConfig()]).to("cuda")
     generator = torch.Generator().manual_seed(num_atoms)
     grid = torch.cartesian_prod(*[torch.arange(4.0)] * 3)[:num_atoms] * 1.7
@@ -257,7 +258,8 @@ def test_a_captured_graph_repeats_the_run_and_agrees(potential, fast, num_atoms)
 @pytest.mark.gpu
 @on_hopper
 @pytest.mark.parametrize("stress", [False, True])
-def test_a_step_takes_them_also_where_the_list_grows(crystal, stress):
+def test_a_step_takes_them_also_where_the_list_grows(monkeypatch, crystal, stress):
+    monkeypatch.setattr(few_atoms, "MOST_CHARGED", 0)
     potential = made().to("cuda")
     exact = copy.deepcopy(potential).double()
     step = CapturedStep(potential, System.from_ase(crystal), mode="graph", stress=stress)
