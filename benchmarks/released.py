@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ def torchmd_net(path: Path, batch: Batch, mode: str, exact: torch.Tensor, cutoff
     return {
         "by": "torchmd-net",
         "mode": mode,
-        "version": version("torchmd-net"),
+        "version": version_of("torchmd-net"),
         "ms": peer_model.milliseconds(run, 50, 3),
         "force_error": error_of(forces(), exact),
         **energy.per_ns(run),
@@ -183,7 +183,15 @@ def torchmd_net(path: Path, batch: Batch, mode: str, exact: torch.Tensor, cutoff
 
 def matgl(path: Path, atoms: ase.Atoms, mode: str, exact: torch.Tensor) -> Row:
     """The row of matgl, which loads the same folder."""
-    return {**matgl_steps.theirs(path, atoms, mode, exact.cpu().numpy()), "version": version("matgl")}
+    return {**matgl_steps.theirs(path, atoms, mode, exact.cpu().numpy()), "version": version_of("matgl")}
+
+
+def version_of(package: str) -> str:
+    """Of an installed package; "unknown" of one that was unpacked without its metadata."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def rows_of(path: str | Path, name: str, modes: Sequence[str]) -> Iterator[Row]:
@@ -235,9 +243,9 @@ def measure(potential: str, path: str | Path, system: str, modes: Sequence[str],
         rows: list[Row] = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     if why:
         print(f"{potential}, {system}: {why}, after {len(rows)} rows", flush=True)
-        stopped = [("torchmdx", "graph"), *((peer_of(system)[0], mode) for mode in modes)][len(rows)]
         head = {"potential": potential, "system": system, "kind": kind(system)}
-        rows.append({**head, "by": stopped[0], "mode": stopped[1], "atoms": len(structure(system)), "error": why})
+        for by, mode in [("torchmdx", "graph"), *((peer_of(system)[0], mode) for mode in modes)][len(rows) :][:1]:
+            rows.append({**head, "by": by, "mode": mode, "atoms": len(structure(system)), "error": why})
     times = [row["ms"] for row in rows[1:] if "ms" in row]
     if times and "ms" in rows[0]:
         rows[0]["speedup"] = round(min(times) / rows[0]["ms"], 2)

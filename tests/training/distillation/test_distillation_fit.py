@@ -1,5 +1,9 @@
 """The training of a fast model: its length."""
 
+import contextlib
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +39,22 @@ def test_epochs_fill_the_share_of_the_time(tmp_path, monkeypatch):
     assert found == {"batch_size": 16, "epochs": int(120 * TRAINING), "steps": 100, "seconds_of_a_step": 0.01}
     given = fit.choose(MODEL, tmp_path, DistillSettings(epochs=3), CPU, Sizes(1600, 22), parts)
     assert given == {"batch_size": 16, "epochs": 3, "steps": 100, "seconds_of_a_step": None}
+
+
+def test_the_first_step_of_each_size_does_not_count(tmp_path, monkeypatch):
+    """A GPU captures a step for every size of a batch: an estimate with the captures gave a training of seconds."""
+    seen = set()
+
+    def step(size):
+        time.sleep(0.002 if size in seen else 0.2)
+        seen.add(size)
+
+    trainer = SimpleNamespace(
+        train=SimpleNamespace(epoch=lambda *_: range(20)), step=step, potential=SimpleNamespace(device=CPU)
+    )
+    monkeypatch.setattr(fit, "open_trainer", lambda config: contextlib.nullcontext(trainer))
+    config = fit.config_of(MODEL, tmp_path, DistillSettings(), CPU, 8, 1, steps=20)
+    assert 0.002 <= fit.seconds_of_a_step(config, tmp_path) < 0.05
 
 
 @pytest.mark.parametrize(("epochs", "decay"), [(1, 0.0), (10, 0.9), (10_000, 0.999)])
