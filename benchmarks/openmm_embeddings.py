@@ -18,6 +18,7 @@ force field alone ("none"), the GPU works for both at once; where it is less, it
 from __future__ import annotations
 
 import argparse
+import copy
 import tempfile
 import time
 from pathlib import Path
@@ -37,12 +38,20 @@ ROWS = ("plain", "links", "charged", "electrostatic", "barostat")
 LINK = 18  # atoms of the region with a link atom: up to the N-CH3 bond of the last residue
 
 
-def in_water() -> tuple[app.ForceField, app.Modeller, list[int]]:
+def in_water() -> tuple[openmm.System, app.Modeller, list[int]]:
+    """Alanine dipeptide in a box of 2 nm of water: the force field's system, the structure and the ligand."""
     field = app.ForceField("amber14-all.xml", "amber14/tip3p.xml")
     ligand = app.PDBFile(str(STRUCTURES / "alanine_dipeptide.pdb"))
     modeller = app.Modeller(ligand.topology, ligand.positions)
     modeller.addSolvent(field, boxSize=openmm.Vec3(2, 2, 2) * unit.nanometer)
-    return field, modeller, list(range(22))
+    size = dict(nonbondedMethod=app.PME, nonbondedCutoff=0.75 * unit.nanometer, constraints=app.HBonds)
+    return field.createSystem(modeller.topology, **size), modeller, list(range(22))
+
+
+def beside_protein() -> tuple[openmm.System, app.Modeller, list[int]]:
+    """As `in_water`, of the system of openmm_mixed.py."""
+    field, modeller, ligand = solvated()
+    return force_field_system(field, modeller.topology), modeller, ligand
 
 
 def potentials(folder: Path) -> dict[str, Path]:
@@ -58,11 +67,9 @@ def potentials(folder: Path) -> dict[str, Path]:
 
 
 def mixed(row: str, transport: str, files: dict[str, Path], parts: Any, device: str) -> openmm.System:
-    field, modeller, ligand = parts
-    on_gpu = device == "cuda"
-    size = dict(nonbondedMethod=app.PME, nonbondedCutoff=0.75 * unit.nanometer, constraints=app.HBonds)
-    system = force_field_system(field, modeller.topology) if on_gpu else field.createSystem(modeller.topology, **size)
+    system, modeller, ligand = parts
     if row == "barostat":
+        system = copy.deepcopy(system)
         system.addForce(openmm.MonteCarloBarostat(1, 300, 5))
     if transport == "none":
         return system
@@ -131,7 +138,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         files = potentials(Path(folder))
-        parts = solvated() if on_gpu else in_water()
+        parts = beside_protein() if on_gpu else in_water()
         for row in options.rows.split(","):
             for transport in (*["none"] * (row in ("plain", "barostat")), "native", "python"):
                 try:

@@ -148,9 +148,9 @@ def _pairs(
     vectors = pairs.nearest((r - centre).to(dtype)[:, None] - pairs.nearest(outer - centre).to(dtype))
     value, slope = pairs.shape(torch.linalg.vector_norm(vectors, dim=-1))
     given, own = charges.to(dtype), q.to(dtype)
-    potentials = (value @ given).double()
+    potentials = (value * given).sum(-1, dtype=torch.float64)
     if not slopes:
         return potentials, vectors, vectors
     weighted = (slope * given)[..., None] * vectors
-    of_places = q[:, None] * weighted.sum(1).double()
+    of_places = q[:, None] * weighted.sum(1, dtype=torch.float64)
     return potentials, of_places, -(own[:, None, None] * weighted).sum(0).double()
