@@ -3,9 +3,10 @@
     python -m benchmarks.learning run --folder FOLDER [--workers 16] [--seconds 540] [--rounds 5]
     python -m benchmarks.learning record --folder FOLDER
 
-run: each run of `torchmdx learn` is a process; after `seconds` all are stopped, and the same command
-goes on. record: writes what is in the folder to learning.json, rows of two kinds. curve: the error of the potential
-after each round on test frames, which dynamics of the reference itself has visited from other structures:
+run: each run of `torchmdx learn` is a process; after `seconds` all are stopped, and the same command goes on. record:
+writes what is in the folder to learning.json, rows of two kinds, and what learning_summary.py makes of them. curve: the
+error of the potential after each round on test frames, which dynamics of the reference has visited from other
+structures:
 
 - alloy: Cu-Au with the EMT potential of ASE: crystals, melts and (111) surfaces
 - ethanol: with organic-1 as the reference, at three temperatures
@@ -22,7 +23,6 @@ with harmonic restraints (held) and without (free).
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import signal
@@ -32,10 +32,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import record
 from benchmarks.learning_cases import CASES, DONOR, HELD, PROTON, Case
+from benchmarks.learning_summary import summarized
 
 KEYS = ("kind", "case", "strategy", "seed", "round", "set")
 COUNT = 10  # labels of a round, and before the first one
@@ -188,8 +187,8 @@ def run(options: argparse.Namespace) -> None:
     print(f"{len(waiting)} not begun; {len(list(folder.glob('*/' + SCORES)))} runs have scores", flush=True)
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """What the scores of all runs say."""
+def scores(folder: Path) -> list[dict[str, Any]]:
+    """What has been measured of all runs, a row for each potential and set."""
     found = []
     for case, strategy, seed in PLAN:
         path = folder / f"{case}-{strategy}-{seed}" / SCORES
@@ -201,21 +200,6 @@ def rows(folder: Path) -> list[dict[str, Any]]:
                 key = {"kind": kind, "case": case, "strategy": strategy, "seed": seed, "round": int(name[-3:])}
                 found.append(key | {"set": one.get("set", "scan")} | one)
     return found
-
-
-def labels_for(curve: dict[int, float], error: float) -> float | None:
-    """Labels at which an error is reached, by interpolation of logarithms; None if it is not.
-
-    curve: errors by labels.
-    """
-    points = sorted(curve.items())
-    if points[0][1] <= error:
-        return float(points[0][0])
-    for (n0, e0), (n1, e1) in itertools.pairwise(points):
-        if e1 <= error < e0:
-            share = np.log(e0 / error) / np.log(e0 / e1)
-            return float(np.exp((1 - share) * np.log(n0) + share * np.log(n1)))
-    return None
 
 
 def main() -> None:
@@ -234,7 +218,7 @@ def main() -> None:
     if options.what == "run":
         run(options)
     elif options.what == "record":
-        print(record.update("learning", rows(options.folder), KEYS))
+        print(record.update("learning", summarized(scores(options.folder)), KEYS))
     elif options.what == "test":
         case, name = options.names
         path = options.folder / f"{case}.{name}.extxyz"

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks import learning, learning_cases
+from benchmarks import learning, learning_cases, learning_summary
 from torchmdx.learning.config import LearnConfig
 from torchmdx.training.config_file import make_as
 
@@ -35,10 +35,10 @@ def test_a_random_strategy_draws_all_frames():
 
 def test_labels_for_an_error_are_interpolated_between_rounds():
     curve = {20: 80.0, 40: 40.0, 80: 20.0}
-    assert learning.labels_for(curve, 40.0) == pytest.approx(40)
-    assert learning.labels_for(curve, 20 * np.sqrt(2)) == pytest.approx(40 * np.sqrt(2))
-    assert learning.labels_for(curve, 100.0) == 20
-    assert learning.labels_for(curve, 10.0) is None
+    assert learning_summary.labels_for(curve, 40.0) == pytest.approx(40)
+    assert learning_summary.labels_for(curve, 20 * np.sqrt(2)) == pytest.approx(40 * np.sqrt(2))
+    assert learning_summary.labels_for(curve, 100.0) == 20
+    assert learning_summary.labels_for(curve, 10.0) is None
 
 
 def test_rows_gather_the_scores_of_rounds(tmp_path):
@@ -46,7 +46,7 @@ def test_rows_gather_the_scores_of_rounds(tmp_path):
     folder.mkdir()
     scored = {"round-001": [{"set": "melt", "labels": 40, "force_rmse_meV": 9.0}]}
     (folder / learning.SCORES).write_text(json.dumps(scored))
-    (row,) = learning.rows(tmp_path)
+    (row,) = learning.scores(tmp_path)
     assert [row[key] for key in learning.KEYS] == ["curve", "alloy", "random", 2, 1, "melt"]
     assert row["labels"] == 40
 
@@ -56,3 +56,21 @@ def test_slabs_and_crystals_have_the_share_of_gold():
         gold = (made.numbers == learning_cases.GOLD).mean()
         assert gold == pytest.approx(0.25, abs=0.02)
         assert made.pbc.all()
+
+
+def test_half_the_labels_for_the_same_error_are_a_share_of_one_half():
+    rows = [
+        {
+            "kind": "curve", "case": "alloy", "strategy": strategy, "seed": seed, "round": number, "set": "all",
+            "labels": labels, learning_summary.MEASURED: factor * 100 / labels, "force_rmse_meV": 1.0, "rank": None,
+            "member_energy_rmse_meV": 1.0, "energy_rmse_meV": 1.0,
+        }
+        for strategy, factor in (("random", 2.0), ("ensemble", 1.0))
+        for seed in range(2)
+        for number, labels in enumerate((10, 20, 40))
+    ]  # fmt: skip
+    (gain,) = learning_summary.gains(rows)
+    assert (gain["strategy"], gain["random_labels"]) == ("ensemble", 40)
+    assert gain["share"] == pytest.approx(0.5)
+    unequal = [row for row in rows if (row["strategy"], row["seed"], row["labels"]) != ("random", 1, 40)]
+    assert learning_summary.gains(unequal)[0]["random_labels"] == 20  # a round that not all seeds have counts for none

@@ -47,7 +47,7 @@ class BatchRun:
     ) -> None:
         self.explore, self.threshold, self.batch, self.path, self._make = explore, threshold, batch, path, make
         self.found = Explored(batch)
-        self._part = path.with_suffix(".part.npz")
+        self._part = _part_of(path)
 
     def run(self, interrupted: Callable[[], bool], note: Callable[[int], None], saved: Callable[[], None]) -> bool:
         """Runs to the end; False if a signal stopped it.
@@ -57,7 +57,7 @@ class BatchRun:
             saved: Called after each state that was written.
         """
         if self.path.exists():
-            self._tidy()
+            remove_states(self.path)
             return True
         try:
             self.dynamics = self._make()
@@ -146,15 +146,8 @@ class BatchRun:
 
     def _finished(self, error: str = "") -> bool:
         self.found.save(self.path, error=np.array(error))
-        self._tidy()
+        remove_states(self.path)
         return True
-
-    def _tidy(self) -> None:
-        for path in (self._part, *self._states()):
-            path.unlink(missing_ok=True)
-
-    def _states(self) -> list[Path]:
-        return sorted(self.path.parent.glob(f"{self.path.stem}.state-*.npz"))
 
     def _save(self, snapshot: Snapshot) -> None:
         """Writes the state, then the frames, which name its step, then removes earlier states."""
@@ -163,7 +156,7 @@ class BatchRun:
         trusted: dict[str, Any] = {TRUSTED + name: getattr(self.trusted, name) for name in (*SAVED, *DOUBTS)}
         trusted |= {TRUSTED + name: self.trusted.frame[name] for name in FRAME}
         self.found.save(self._part, at=np.array(snapshot.step), **trusted)
-        for path in self._states():
+        for path in _states_of(self.path):
             if path != state:
                 path.unlink()
         self._written = time.monotonic()
@@ -176,3 +169,17 @@ class BatchRun:
         saved: dict[str, Any] = {name: held[TRUSTED + name] for name in (*SAVED, *DOUBTS)}
         self.trusted = replace(self.trusted, frame={name: held[TRUSTED + name] for name in FRAME}, **saved)
         self.dynamics.restore(self.path.with_name(f"{self.path.stem}.state-{int(held['at'])}.npz"))
+
+
+def remove_states(path: Path) -> None:
+    """Removes the states to go on from, of a batch whose file is this."""
+    for one in (_part_of(path), *_states_of(path)):
+        one.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_suffix(".part.npz")
+
+
+def _states_of(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{path.stem}.state-*.npz"))

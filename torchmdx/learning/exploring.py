@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.learning.cluster import explore_there
 from torchmdx.learning.explore import BatchRun
 from torchmdx.learning.explored import FAILED, THRESHOLD, WHOLE, Explored, FoundFrame
 from torchmdx.learning.replicas import Replica, batches_of, dynamics_of, replicas_of, require_periodic
@@ -23,6 +24,7 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.progress_line import ProgressLine, bar
 from torchmdx.runtime.wording import counted, number
+from torchmdx.structures.system import System
 
 SHARE = 0.95  # of the frames, whose largest uncertainty is that of a round
 Result = dict[str, Any]
@@ -75,7 +77,7 @@ def explore(run: RunFolder, round_number: int) -> Result:
         return done
     potential = run.load(potential_file)
     require_uncertain(potential, run.config.uncertainty.kind, str(potential_file))
-    found = _run_batches(run, stage, potential, Beginnings.of(run, round_number))
+    found = _run_batches(run, stage, potential_file, potential, Beginnings.of(run, round_number))
     result = _summary(found)
     if not result["frames"]:
         raise ValueError(
@@ -87,36 +89,52 @@ def explore(run: RunFolder, round_number: int) -> Result:
 
 
 def _run_batches(
-    run: RunFolder, stage: StageFolder, potential: Potential | Ensemble, begun: Beginnings
+    run: RunFolder, stage: StageFolder, file: Path | str, potential: Potential | Ensemble, begun: Beginnings
 ) -> list[tuple[Explored, str]]:
+    """Runs the batches that are not complete, here or on a cluster; returns all, with their errors."""
     config, line = run.config.explore, ProgressLine(sys.stderr)
     systems = [system_of(one) for one in begun.structures]
-    total, found = len(begun.batches) * config.steps, []
+    batches = {stage.folder / f"batch-{k:03d}.npz": batch for k, batch in enumerate(begun.batches)}
+
+    def note(done: float) -> None:
+        """Draws the progress; done: batches."""
+        share = done / len(batches)
+        if line.due():
+            line.draw("  ".join([bar(share)] * line.on_terminal + [f"{share:4.0%}", "steps"]))
+
     try:
         with line.taking_messages():
-            for k, batch in enumerate(begun.batches):
-
-                def note(step: int, before: int = k * config.steps) -> None:
-                    done = (before + step) / total
-                    if line.due():
-                        line.draw("  ".join([bar(done)] * line.on_terminal + [f"{done:4.0%}", "steps"]))
-
-                path = stage.folder / f"batch-{k:03d}.npz"
-                one = BatchRun(
-                    config,
-                    run.config.threshold,
-                    batch,
-                    path,
-                    lambda batch=batch: dynamics_of(config, potential, systems, batch),  # type: ignore[misc]
-                )
-                if not one.run(run.interrupted, note, lambda: None):
-                    stage.pause()
-                    raise StoppedBySignal
-                explored, more = Explored.load(path, batch)
-                found.append((explored, str(more["error"])))
+            if config.dask is None:
+                _explore_here(run, potential, systems, batches, note)
+            else:
+                explore_there(run, file, systems, batches, note)
+    except StoppedBySignal:
+        stage.pause()
+        raise
     finally:
         line.finish()
-    return found
+    loaded = [Explored.load(path, batch) for path, batch in batches.items()]
+    return [(explored, str(more["error"])) for explored, more in loaded]
+
+
+def _explore_here(
+    run: RunFolder,
+    potential: Potential | Ensemble,
+    systems: list[System],
+    batches: dict[Path, list[Replica]],
+    note: Callable[[float], None],
+) -> None:
+    config = run.config.explore
+    for k, (path, batch) in enumerate(batches.items()):
+        one = BatchRun(
+            config,
+            run.config.threshold,
+            batch,
+            path,
+            lambda batch=batch: dynamics_of(config, potential, systems, batch),  # type: ignore[misc]
+        )
+        if not one.run(run.interrupted, lambda step, k=k: note(k + step / config.steps), lambda: None):  # type: ignore[misc]
+            raise StoppedBySignal
 
 
 def batch_files(folder: Path) -> list[Path]:

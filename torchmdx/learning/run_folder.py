@@ -24,8 +24,8 @@ CONFIG, SETTINGS, POTENTIAL, PAGE = "learn.yaml", "settings.json", "potential.sa
 STRUCTURES, CHOSEN, LABELLED = "structures.extxyz", "chosen.extxyz", "labelled.extxyz"
 # Settings that may change in a run that goes on: they decide when it ends and how fast it is, and no number.
 FREE = (
-    "stop.", "output.", "label.workers", "label.timeout", "label.dask", "explore.save_every", "train.training.device",
-    "train.training.prefetch", "train.report",
+    "stop.", "output.", "label.workers", "label.timeout", "label.dask", "explore.save_every", "explore.dask",
+    "train.training.device", "train.training.prefetch", "train.report",
 )  # fmt: skip
 
 

@@ -87,6 +87,11 @@ class ExploreSection(Section):
     batch_atoms: Count | None = Field(
         default=None, description="atoms of the replicas that run at once; null: 2000 on a CPU, 50000 on a GPU"
     )
+    dask: str | None = Field(
+        default=None,
+        description="scheduler of dask.distributed whose workers run the batches of batch_atoms, by address or file; "
+        "null: this process runs one after another",
+    )
     save_every: NotNegative = Field(
         default=60.0, description="s between states from which a killed exploration goes on"
     )

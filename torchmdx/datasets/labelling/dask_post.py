@@ -13,13 +13,21 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from torchmdx.datasets.labelling.work import LabelWork
+from torchmdx.datasets.labelling.serve import Work
 from torchmdx.datasets.labelling.workers import Task, Workers
 
 IDLE = 120.0  # s without a task after which a process ends: the client may have died
 LOOKING = 5.0  # s between looks for such processes
+
+
+class PlacedWork(Work, Protocol):
+    """Work of a dataclass, in a folder that some machines may not have."""
+
+    @property
+    def place(self) -> Path | None:
+        """The folder, None for any."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Order:
     """Work for all tasks of one run. timeout: s, None for never. log: file for the output of processes."""
 
     run: str
-    work: LabelWork
+    work: PlacedWork
     timeout: float | None
     log: Path
 
@@ -41,7 +49,7 @@ class _Post:
         self.last = time.monotonic()
         work, log = order.work, order.log
         if work.place is not None and not work.place.is_dir():  # on a machine without the client's files
-            work = dataclasses.replace(work, place=None)
+            work = dataclasses.replace(work, place=None)  # type: ignore[type-var]
         self._workers = Workers(
             work,
             1,

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from torchmdx.datasets.labelling.dask_post import Order, close_posts, do_task
-from torchmdx.datasets.labelling.work import LabelWork
+from torchmdx.datasets.labelling.dask_post import Order, PlacedWork, close_posts, do_task
 from torchmdx.datasets.labelling.workers import MOST_ATTEMPTS, PATIENCE, Outcome, Task
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ class DaskWorkers:
         log: File for the output of processes, where the workers have its folder.
         stopped: Called often; once it returns True, running tasks are cancelled.
         stream: For a message while the cluster has no workers.
+        purpose: What the workers do, for messages.
 
     Raises:
         ImportError: Without dask.distributed.
@@ -47,14 +47,16 @@ class DaskWorkers:
 
     def __init__(
         self,
-        work: LabelWork,
+        work: PlacedWork,
         address: str,
         *,
         timeout: float | None,
         log: Path,
         stopped: Callable[[], bool],
         stream: TextIO,
+        purpose: str = "label",
     ) -> None:
+        self._purpose = purpose
         self._address, self._stopped, self._stream = address, stopped, stream
         self._order = Order(uuid.uuid4().hex, work, timeout, log.resolve())
         self._tasks: dict[Any, Task] = {}  # given out, by key
@@ -107,7 +109,7 @@ class DaskWorkers:
         return self._capacity
 
     def _submit(self, task: Task) -> None:
-        key = f"torchmdx-label-{self._order.run}-{next(self._numbers)}"
+        key = f"torchmdx-{self._purpose}-{self._order.run}-{next(self._numbers)}"
         with self._naming_loss():
             future = self._client.submit(do_task, self._order, task.payload, key=key, pure=False)
         self._tasks[key], self._futures[key] = task, future
@@ -148,7 +150,7 @@ class DaskWorkers:
         task = self._forget(future)
         if not isinstance(error, KilledWorker):
             raise ValueError(
-                f"workers of {self._address} must be able to label, got {type(error).__name__}: {error}"
+                f"workers of {self._address} must be able to {self._purpose}, got {type(error).__name__}: {error}"
             ) from error
         task.attempts += 1
         if task.attempts < MOST_ATTEMPTS:

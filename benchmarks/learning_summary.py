@@ -1,0 +1,95 @@
+"""Means over seeds, and labels at equal errors, of what benchmarks/learning.py has measured."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+MEASURED, ALL = "member_force_rmse_meV", "all"
+BASELINE = "random"
+
+
+def summarized(rows: list[Row]) -> list[Row]:
+    """The rows, and after them those of means and of gains."""
+    return [*rows, *means(rows), *gains(rows)]
+
+
+def means(rows: list[Row]) -> list[Row]:
+    """Means over seeds of each round that all seeds of a strategy have completed; seed is their number."""
+    found = []
+    for key, own in _grouped(rows, ("kind", "case", "strategy", "round", "set")).items():
+        kind, case, strategy, number, name = key
+        seeds = {row["seed"] for row in rows if (row["case"], row["strategy"]) == (case, strategy)}
+        if len(own) < len(seeds):
+            continue
+        row = {"kind": f"mean {kind}", "case": case, "strategy": strategy, "seed": len(own), "round": number}
+        row |= {"set": name, "labels": _mean(own, "labels")}
+        if kind == "barrier":
+            known = [one for one in own if one["barrier"] is not None]
+            errors = [one["barrier"] - one["reference_barrier"] for one in known]
+            row |= {"barriers": len(known), "reference_meV": 1e3 * own[0]["reference_barrier"]}
+            row |= {"rms_error_meV": 1e3 * float(np.sqrt(np.square(errors).mean()))} if known else {}
+            row |= {"path_rmse_meV": 1e3 * float(np.sqrt(np.mean([_on_path(one) ** 2 for one in own])))}
+        else:
+            names = (MEASURED, "force_rmse_meV", "member_energy_rmse_meV", "energy_rmse_meV", "rank")
+            row |= {one: _mean(own, one) for one in names if all(x[one] is not None for x in own)}
+            row |= {"least": min(x[MEASURED] for x in own), "most": max(x[MEASURED] for x in own)}
+        found.append(row)
+    return found
+
+
+def gains(rows: list[Row]) -> list[Row]:
+    """Of each strategy the labels for the error that random selection has after its last round.
+
+    share: of the labels of random selection; 0.5 is half the labels for the same error. None where it is not reached.
+    """
+    found = []
+    curves = {
+        key: {row["labels"]: row[MEASURED] for row in own}
+        for key, own in _grouped(
+            [row for row in means(rows) if row["kind"] == "mean curve"], ("case", "strategy", "set")
+        ).items()
+    }
+    for (case, strategy, name), curve in curves.items():
+        other = curves.get((case, BASELINE, name))
+        if strategy == BASELINE or other is None:
+            continue
+        last = max(other)
+        share = None if (needed := labels_for(curve, other[last])) is None else needed / last
+        row = {"kind": "gain", "case": case, "strategy": strategy, "seed": 0, "round": 0, "set": name}
+        found.append(row | {"error_meV": other[last], "random_labels": last, "labels": needed, "share": share})
+    return found
+
+
+def labels_for(curve: dict[float, float], error: float) -> float | None:
+    """Labels at which an error is reached, by interpolation of logarithms; None if it is not.
+
+    curve: errors by labels.
+    """
+    points = sorted(curve.items())
+    if points[0][1] <= error:
+        return float(points[0][0])
+    for (n0, e0), (n1, e1) in itertools.pairwise(points):
+        if e1 <= error < e0:
+            share = np.log(e0 / error) / np.log(e0 / e1)
+            return float(np.exp((1 - share) * np.log(n0) + share * np.log(n1)))
+    return None
+
+
+def _on_path(row: Row) -> float:
+    """Largest error of the energies of the structures of the reference, eV."""
+    return float(np.abs(np.subtract(row["on_reference_path"], row["reference_profile"])).max())
+
+
+def _mean(rows: list[Row], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _grouped(rows: list[Row], keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
