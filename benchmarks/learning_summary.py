@@ -42,25 +42,27 @@ def means(rows: list[Row]) -> list[Row]:
 
 
 def gains(rows: list[Row]) -> list[Row]:
-    """Of each strategy the labels for the error that random selection has after its last round.
+    """Of each strategy the labels for the lowest error that random selection reaches.
 
-    share: of the labels of random selection; 0.5 is half the labels for the same error. None where it is not reached.
+    share: of the labels with which random selection reaches it; 0.5 is half the labels for the same error. None where
+    it is not reached; strategies with fewer labels in all are left out.
     """
     found = []
+    averages = [row for row in means(rows) if row["kind"] == "mean curve"]
     curves = {
         key: {row["labels"]: row[MEASURED] for row in own}
-        for key, own in _grouped(
-            [row for row in means(rows) if row["kind"] == "mean curve"], ("case", "strategy", "set")
-        ).items()
+        for key, own in _grouped(averages, ("case", "strategy", "set")).items()
     }
     for (case, strategy, name), curve in curves.items():
         other = curves.get((case, BASELINE, name))
         if strategy == BASELINE or other is None:
             continue
-        last = max(other)
-        share = None if (needed := labels_for(curve, other[last])) is None else needed / last
+        error, last = min((error, labels) for labels, error in other.items())
+        if max(curve) < last:
+            continue
+        share = None if (needed := labels_for(curve, error)) is None else needed / last
         row = {"kind": "gain", "case": case, "strategy": strategy, "seed": 0, "round": 0, "set": name}
-        found.append(row | {"error_meV": other[last], "random_labels": last, "labels": needed, "share": share})
+        found.append(row | {"error_meV": error, "random_labels": last, "labels": needed, "share": share})
     return found
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
+import plot_learning  # noqa: E402
 import plot_multiple_steps  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
@@ -50,7 +51,7 @@ def outdated() -> dict[Path, str]:
     gains = [recorded.number(f"multiple_steps {OUTER % times}") for times in (2, 1)]
     shown = f"\n{table}\n\n{SENTENCE.format(*gains)}\n"
     new = {README: PLACE.sub(lambda found: shown, text)}
-    for plot in (plot_speed, plot_multiple_steps):
+    for plot in (plot_speed, plot_multiple_steps, plot_learning):
         new[plot.PICTURE] = plot.draw(json.loads(plot.RECORD.read_text(encoding="utf-8")))
     return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
 

@@ -8,6 +8,7 @@ from documents.blocks import ROOT
 
 sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
 
+import plot_learning
 import plot_multiple_steps
 import plot_speed
 import recorded
@@ -35,9 +36,10 @@ def readme(tmp_path, monkeypatch):
     text = write_readme.README.read_text(encoding="utf-8")
     for name, path in (("README", tmp_path / "README.md"), ("ROOT", tmp_path)):
         monkeypatch.setattr(write_readme, name, path)
-    for plot, name in ((plot_speed, "speed.svg"), (plot_multiple_steps, "multiple_steps.svg")):
-        monkeypatch.setattr(plot, "PICTURE", tmp_path / name)
-        (tmp_path / name).write_text("")
+    for plot in (plot_speed, plot_multiple_steps, plot_learning):
+        path = tmp_path / plot.PICTURE.name
+        monkeypatch.setattr(plot, "PICTURE", path)
+        path.write_text("")
     (tmp_path / "README.md").write_text(re.sub(r"\|DHFR\|2,489\|[\d.]+", "|DHFR|2,489|9.9", text))
     return tmp_path / "README.md"
 
@@ -50,7 +52,7 @@ def run(monkeypatch, *arguments):
 def test_what_is_out_of_date_is_found_and_written(readme, monkeypatch, capsys):
     before = readme.read_text()
     assert run(monkeypatch, "--check") == 1
-    names = ("README.md", "speed.svg", "multiple_steps.svg")
+    names = ("README.md", "speed.svg", "multiple_steps.svg", "learning.svg")
     assert capsys.readouterr().out == "".join(f"{name} is out of date\n" for name in names)
     assert readme.read_text() == before
     assert run(monkeypatch) == 0
