@@ -176,7 +176,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
         axes.plot(*zip(*row["curve"], strict=True), "-" if tight else "--", color=colors[row["setup"]], label=label)
     axes.set(xlabel="training step", ylabel="learned charge / e", ylim=(0.0, 1.0))
     title = "dashed: damped below 4.6 Å"
-    axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.57), ncols=2, title=title)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, title=title)
     figure.savefig(PICTURE, bbox_inches="tight", metadata={"Date": None})
 
 

@@ -14,7 +14,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "learning.svg"
 
 Row = dict[str, Any]
 
-WIDTH, HEIGHT = 960, 420
+WIDTH, HEIGHT = 960, 432
 TOP, BOTTOM = 92, 330
 PANELS = ((70, 330), (380, 640), (700, 930))  # left and right
 COLORS = {"ensemble": "#0b7a75", "random": "#c2571a", "last_layer": "#5b4bb7"}
@@ -131,9 +131,11 @@ def draw(record: dict[str, Any]) -> str:
     body += profiles(rows, 2) if any(row["kind"] == "barrier" for row in rows) else []
     legend = [(LABELS[key], COLORS[key]) for key in COLORS if any(row["strategy"] == key for row in rows)]
     for number, (label, color) in enumerate(legend):
-        body.append(text(70 + 210 * number, HEIGHT - 12, label, color=color, anchor="start", more=' font-weight="600"'))
+        body.append(text(70 + 230 * number, HEIGHT - 18, label, color=color, anchor="start", more=' font-weight="600"'))
     for number, (label, color) in enumerate([*((PROFILE_LABELS[k], PROFILES[k]) for k in PROFILES), ("GFN2-xTB", INK)]):
-        body.append(text(700, HEIGHT - 12 + 15 * (number - 2), label, color=color, anchor="start"))
+        body.append(
+            text(680 + 160 * (number % 2), HEIGHT - 32 + 18 * (number // 2), label, color=color, anchor="start")
+        )
     gains = [row for row in rows if row["kind"] == "gain" and row["set"] == "all" and row["share"]]
     said = "; ".join(
         f"{row['case']}, {LABELS[row['strategy']]}: {100 * row['share']:.0f} % of the labels of a random selection"
