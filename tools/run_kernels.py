@@ -37,7 +37,7 @@ class Case:
 
     constants: of engines/plan, (module, name, value), with which few atoms and edges use the kernels for many.
     hopper: kernels of CUDA C++, not only Triton's.
-    coulomb: whether a TensorNet2 has Coulomb energy.
+    coulomb: how a TensorNet2 sums its Coulomb energy in a box; None: it has none.
     layers, head_layers: of a TensorNet2.
     """
 
@@ -45,7 +45,7 @@ class Case:
     charged: bool = False
     constants: tuple[tuple[ModuleType, str, int], ...] = ()
     hopper: bool = True
-    coulomb: bool = True
+    coulomb: str | None = "reaction_field"
     layers: int = 1
     head_layers: int = 0
 
@@ -63,8 +63,10 @@ CASES = {
     "charged-few": Case(SMALL, charged=True),
     "charged-layers": Case(SMALL, charged=True, layers=2, head_layers=1),
     "charged-launch": Case(SMALL, charged=True, layers=2, head_layers=1, constants=((few_atoms, "MOST_CHARGED", 60),)),
-    "charged-rows": Case(SMALL, charged=True, coulomb=False),
+    "charged-rows": Case(SMALL, charged=True, coulomb=None),
     "charged-box": Case(BOX, charged=True),
+    "charged-ewald": Case(BOX, charged=True, coulomb="ewald"),
+    "charged-mesh": Case(BOX, charged=True, coulomb="pme"),
     "charged-two-maps": Case(BOX, charged=True, constants=MANY_EDGES, hopper=False),
     "charged-pieces": Case(BOX, charged=True, constants=(*MANY_EDGES, *PIECES), hopper=False),
     "charged-maps": Case(BOX, charged=True, constants=MANY_EDGES),
@@ -76,7 +78,7 @@ def potential_of(case: Case) -> Potential:
     """On the GPU, with random weights."""
     torch.manual_seed(0)
     config = case.network() if case.charged else TensorNetConfig()
-    priors = [CoulombConfig()] if case.charged and case.coulomb else []
+    priors = [CoulombConfig(periodic=case.coulomb)] if case.charged and case.coulomb else []
     return Potential(config, priors).requires_grad_(False).cuda()
 
 

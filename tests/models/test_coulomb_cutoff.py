@@ -137,6 +137,7 @@ def test_the_calculator_takes_it_and_warns_once(charged, box):
     with pytest.warns(UserWarning, match=f"ionic {SAID}") as said:
         energy = box.get_potential_energy()
     assert len(said) == 1
+    assert "can be off by more than half; coulomb='ewald' (--coulomb ewald) sums over" in str(said[0].message)
     box.positions[0] += 0.01
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -173,13 +173,16 @@ def test_torch_sim(charged, box):
     assert_summed(charged, box, float(found["energy"]), found["forces"].numpy())
 
 
-@pytest.mark.parametrize("barostat", [False, True])
-def test_openmm(checkpoint, charged, box, barostat):
+@pytest.mark.parametrize(("barostat", "transport"), [(False, "python"), (True, "python"), (True, "native")])
+def test_openmm(checkpoint, charged, box, barostat, transport):
     openmm = pytest.importorskip("openmm")
     from openmm import app
 
     from torchmdx.openmm import add_potential, load_system
+    from torchmdx.openmm.native import native
 
+    if transport == "native" and (reason := native.unavailable(cuda=False)):
+        pytest.skip(f"no plugin: {reason}")
     topology, system = app.Topology(), openmm.System()
     residue = topology.addResidue("ETH", topology.addChain())
     for number, mass in zip(box.numbers, box.get_masses(), strict=True):
@@ -188,7 +191,7 @@ def test_openmm(checkpoint, charged, box, barostat):
     vectors = [openmm.Vec3(*row) for row in box.cell.array / 10]
     system.setDefaultPeriodicBoxVectors(*vectors)
     topology.setPeriodicBoxVectors(vectors * openmm.unit.nanometer)
-    options = dict(precision="float64", device="cpu", transport="python", periodic=True)
+    options = dict(precision="float64", device="cpu", transport=transport, periodic=True)
     options |= dict(coulomb="pme" if barostat else "ewald", coulomb_accuracy=1e-6)
     force = add_potential(system, topology, checkpoint, **options)
     assert force.evaluator.settings.coulomb_accuracy == 1e-6

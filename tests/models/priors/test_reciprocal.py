@@ -254,8 +254,8 @@ def test_ions_are_those_of_openmm():
     system = System.create(x, [11, 17] * 13, box, True, partial_charges=charges)
     for potential in (only(accuracy=1e-10), only(accuracy=1e-7, periodic="pme")):
         found = evaluate(potential, system)
-        assert float(found.energy[0]) == pytest.approx(energy, rel=1e-6)
-        assert np.linalg.norm(found.forces.numpy() - forces) < 2e-6 * np.linalg.norm(forces)
+        assert float(found.energy[0]) == pytest.approx(energy, rel=1e-7)
+        assert np.linalg.norm(found.forces.numpy() - forces) < 2e-7 * np.linalg.norm(forces)
 
 
 @pytest.fixture
