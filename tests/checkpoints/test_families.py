@@ -27,4 +27,6 @@ def test_names_of_other_packages_get_a_potential_for_the_same_structures(name, o
 def test_spelling_comes_first_and_unknown_families_get_none():
     with pytest.raises(FileNotFoundError, match="did you mean 'organic-1'\\?"):
         torchmdx.load("organic1")
+    with pytest.raises(FileNotFoundError, match="did you mean 'aceff-2.0'\\?"):
+        torchmdx.load("AceFF2.0")
     assert like("something") is None

@@ -12,7 +12,7 @@ from ase.build import bulk, molecule
 from matgl_folders import DATA
 
 import torchmdx
-from torchmdx.checkpoints.locate import is_potential, origin_at
+from torchmdx.checkpoints.locate import is_potential, locate, origin_at
 from torchmdx.commands import cli
 from torchmdx.models.digest import digest_of, origin_of
 from torchmdx.openmm.settings import file_hash
@@ -72,6 +72,19 @@ def test_files_of_several_are_one_origin(make_potential, tmp_path):
 def test_what_is_a_potential(folder):
     assert all(map(is_potential, (folder, "organic-1", "aceff-1.0", "anything.ckpt", "run.safetensors")))
     assert not any(map(is_potential, (".", "crystal.xyz", "data", "nothing")))
+
+
+def test_the_folder_of_a_training_is_its_best_potential(make_potential, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with pytest.raises(FileNotFoundError, match="a folder must hold best.safetensors, or member-0"):
+        torchmdx.load(run)
+    torchmdx.save(make_potential(), run / "best.safetensors")
+    assert is_potential(run)
+    assert locate(run) == run / "best.safetensors"
+    assert origin_of(torchmdx.load(run)) == origin_at(run)
+    assert origin_at(run).name == "run"
+    assert origin_at(run).sha256 == origin_at(run / "best.safetensors").sha256
 
 
 def test_openmm_records_all_files_of_a_folder(folder):

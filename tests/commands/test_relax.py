@@ -13,6 +13,7 @@ from test_fixed_symmetry import number_of
 
 import torchmdx
 from torchmdx import Calculator
+from torchmdx.checkpoints.locate import origin_at
 from torchmdx.commands import cli
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.structures.units import GPA
@@ -236,6 +237,7 @@ def test_a_page_shows_the_steps(capsys, relax, ethanol, tmp_path):
     text = (tmp_path / "out.html").read_text()
     steps = ase.io.read("steps.traj", ":")
     assert f"C2H6O, 9 atoms, {len(steps)} frames" in text
+    assert f"relaxation with {origin_at('model.safetensors')}" in text
     assert f'"step {len(steps) - 1}"' in text
     assert "largest force / eV/Å" in text
     (tmp_path / "out.xyz").unlink()

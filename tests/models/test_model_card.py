@@ -90,6 +90,13 @@ def test_charges_and_electrons_that_were_not_trained_are_doubted(numbers, charge
     assert Card().doubts(numbers, charge) == []
 
 
+def test_electrons_of_a_unit_cell_are_no_shell():
+    crystals, molecules = (Card(closed_shell=True, periodic=periodic) for periodic in (True, False))
+    assert crystals.doubts([29], 0.0, periodic=True) == []
+    assert len(crystals.doubts([29], 0.0)) == 1
+    assert len(molecules.doubts([29], 0.0, periodic=True)) == 2
+
+
 @pytest.mark.parametrize("trained", [True, False, None])
 def test_periodic_structures_are_doubted_after_training_on_molecules(make_potential, ethanol, tmp_path, trained):
     potential = make_potential()

@@ -19,7 +19,7 @@ from torchmdx.checkpoints.formats.table import (
     weights_part,
 )
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
-from torchmdx.checkpoints.run_folder import is_ensemble_folder
+from torchmdx.checkpoints.run_folder import best_in, is_ensemble_folder
 from torchmdx.models.heads import NAME
 from torchmdx.models.origin import Origin
 
@@ -27,8 +27,8 @@ from torchmdx.models.origin import Origin
 def locate(path: str | Path | None = None, sha256: str | None = None, *, download: bool = True) -> Path:
     """The file at a path, else the file of the potential with this name, shipped with torchmdx or on the hub.
 
-    Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. FILE:NAME, for the head
-    NAME of a file with several, stays so. On the hub: one of
+    Of a potential of matgl the folder, in place of a file; sha256 is that of its weights then. Of the folder of a
+    training its best potential. FILE:NAME, for the head NAME of a file with several, stays so. On the hub: one of
     `known_names`, or owner/name of a repository with a potential of matgl; without `download` only what is in the hub's
     cache on this machine. None is the default potential.
 
@@ -62,6 +62,8 @@ def opened(
         found = _resolved(path, None if head else sha256, download)
         name = DEFAULT_POTENTIAL if path is None else str(path)
         known_as = found.stem if found in shipped().values() else None if found == Path(name) else name
+        if path is not None and found == best_in(path):
+            known_as = Path(path).resolve().name
         source = Source(str(found), total_energy=total_energy, known_as=known_as, head=head)
     if sha256 is not None and sha256 != identity_of(source):
         hub.require_same_digest(weights_file(source.path), digest_of(source), sha256)
@@ -77,7 +79,7 @@ def is_potential(path: str | Path) -> bool:
     """Whether text can only be that of a potential: a name, a folder with one or several, or a file by its ending."""
     place = Path(split_head(path)[0] or path)
     if place.is_dir():
-        return _is_potential_folder(place) or is_ensemble_folder(place)
+        return _is_potential_folder(place) or best_in(place) is not None or is_ensemble_folder(place)
     return place.suffix in endings() or str(place) in known_names()
 
 
@@ -115,6 +117,8 @@ def _resolved(path: str | Path | None, sha256: str | None, download: bool) -> Pa
     ours = shipped()
     if path is not None and (Path(path).is_file() or _is_potential_folder(path)):
         return Path(path)
+    if path is not None and (best := best_in(path)) is not None:
+        return best
     if name in ours:
         return ours[name]
     hub.require_supported(name)
@@ -130,7 +134,7 @@ def _resolved(path: str | Path | None, sha256: str | None, download: bool) -> Pa
 def is_run_folder(path: str | Path) -> bool:
     """Whether a path is a folder that is not one potential: that of a training with several seeds."""
     path = split_head(path)[0] or path
-    return Path(path).is_dir() and not _is_potential_folder(path)
+    return Path(path).is_dir() and not _is_potential_folder(path) and best_in(path) is None
 
 
 def holds_several(source: str | Path | Source) -> bool:
@@ -175,8 +179,9 @@ def _names_like(name: str) -> str:
     """A hint for an unknown name, with the closest known one; empty for a path."""
     if Path(name).suffix in endings() or Path(name).name != name:
         return ""
-    near = difflib.get_close_matches(name, known_names(), 1, 0.8)
-    meant = repr(near[0]) if near else like(name)
+    lower = {known.lower(): known for known in known_names()}
+    near = difflib.get_close_matches(name.lower(), lower, 1, 0.8)
+    meant = repr(lower[near[0]]) if near else like(name)
     return (
         f", nor is that a name: torchmdx comes with {', '.join(shipped()) or 'none'} and fetches "
         f"{', '.join(hub.RELEASES)}" + (f"; did you mean {meant}?" if meant else "")

@@ -1,4 +1,4 @@
-"""The folder of a training with several seeds, whose best potentials are an ensemble."""
+"""The folder of a training: its best potential, or those of several seeds, which are an ensemble."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 # Names that trainings give.
 MEMBER, BEST = "member-", "best.safetensors"
 TOGETHER = "ensemble.safetensors"  # all members in one file, with factors of their spreads
+
+
+def best_in(folder: str | Path) -> Path | None:
+    """The best potential of a training with one seed; None in another folder, and for a training without one yet."""
+    best = Path(folder) / BEST
+    return best if best.is_file() else None
 
 
 def is_ensemble_folder(folder: Path) -> bool:
@@ -30,8 +36,8 @@ def files_in(folder: Path) -> list[Path]:
     places = [numbered[number] for number in sorted(filter(str.isdecimal, numbered), key=int)]
     if not places:
         raise FileNotFoundError(
-            f"no checkpoint at {str(folder)!r}: a folder must hold {MEMBER}0, {MEMBER}1, ..., as a training of several "
-            "seeds creates them"
+            f"no checkpoint at {str(folder)!r}: a folder must hold {BEST}, or {MEMBER}0, {MEMBER}1, ... of several "
+            "seeds, as a training writes them"
         )
     files = [place / BEST for place in places]
     missing = [str(file) for file in files if not file.is_file()]

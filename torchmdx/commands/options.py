@@ -52,8 +52,10 @@ def add_model_option(parser: Any, *, several: bool = False) -> None:
         "--model",
         action="append" if several else "store",
         metavar="CHECKPOINT",
-        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, a folder of matgl, or a "
-        f"name listed by `torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)" + ensembles * several,
+        help="the potential: a .safetensors file of torchmdx, a .ckpt file of torchmd-net, the folder of a training or "
+        f"of matgl, or a name listed by `torchmdx info` (default: {DEFAULT_POTENTIAL}, included in torchmdx)"
+        + ensembles
+        * several,
     )
     add_loading_options(parser)
 

@@ -95,7 +95,9 @@ def test_members_of_a_folder_are_in_the_order_of_seeds(make_potential, tmp_path)
 
 def test_a_folder_that_is_no_ensemble_is_refused(tmp_path):
     (tmp_path / "member-x").mkdir()
-    with pytest.raises(FileNotFoundError, match="no checkpoint at .*: a folder must hold member-0, member-1"):
+    with pytest.raises(
+        FileNotFoundError, match="no checkpoint at .*: a folder must hold best.safetensors, or member-0, member-1"
+    ):
         torchmdx.load(tmp_path)
 
 
