@@ -57,6 +57,15 @@ def test_errors_of_differences_are_those_of_repetitions():
     np.testing.assert_array_equal(np.diag(estimated), 0)
 
 
+def test_pymbar_gives_the_same():
+    pymbar = pytest.importorskip("pymbar")
+    _, reduced, _ = umbrella(4, 0.5)
+    reduced, counts = reduced[:, ::20], np.full(4, EACH // 20)
+    found = pymbar.MBAR(reduced, counts).compute_free_energy_differences()
+    np.testing.assert_allclose(free_energies(reduced, counts), found["Delta_f"][0], atol=1e-6)
+    np.testing.assert_allclose(errors_of_differences(reduced, counts), found["dDelta_f"], atol=1e-6)
+
+
 def test_two_states_have_the_error_of_bennetts_ratio():
     """1 / Σ p (1 - p) - 1 / N_0 - 1 / N_1, with p the probability that a sample is one of state 1."""
     reduced, counts = gaussians(3, count=2)

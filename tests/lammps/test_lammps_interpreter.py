@@ -18,7 +18,6 @@ from torchmdx.lammps.interpreter import code, library
 
 # A LAMMPS of one's own, with PLUGIN and MPI: its program, its headers, and the mpirun and mpicxx of its MPI.
 OWN = {name: os.environ.get(f"TORCHMDX_OWN_{name}") for name in ("LMP", "HEADERS", "MPIRUN", "MPICXX")}
-needs_own = pytest.mark.skipif(None in OWN.values(), reason="needs TORCHMDX_OWN_LMP, _HEADERS, _MPIRUN and _MPICXX")
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 
 
@@ -70,19 +69,24 @@ def test_the_program_of_the_package(tmp_path, model):
 
 
 @pytest.mark.nightly
-@needs_own
+@needs_lammps
 @needs_cmake
 def test_a_program_of_ones_own(tmp_path, model):
-    """With the plugin by cmake, and any MPI."""
+    """With the plugin by cmake, and any MPI; those of the packages, unless TORCHMDX_OWN_LMP and so on name others."""
+    program, found = of_the_package()
+    launcher = Path(LAUNCHER)
+    package = [program, program.parent / "include" / "lammps", launcher, launcher.parent / "mpicxx"]
+    own = OWN if None not in OWN.values() else dict(zip(OWN, map(str, package), strict=True))
+    found = {} if own is OWN else found
     made = tmp_path / "plugin"
-    settings = {"LAMMPS_HEADERS": OWN["HEADERS"], "MPI_CXX_COMPILER": OWN["MPICXX"], "TORCHMDX_PYTHON": sys.executable}
+    settings = {"LAMMPS_HEADERS": own["HEADERS"], "MPI_CXX_COMPILER": own["MPICXX"], "TORCHMDX_PYTHON": sys.executable}
     options = [f"-D{name}={value}" for name, value in settings.items()]
     for command in (["cmake", "-S", source_folder(), "-B", made, *options], ["cmake", "--build", made]):
         subprocess.run(command, capture_output=True, check=True)
-    found = {f"OMPI_ALLOW_RUN_AS_ROOT{suffix}": "1" for suffix in ("", "_CONFIRM")}
+    found |= {f"OMPI_ALLOW_RUN_AS_ROOT{suffix}": "1" for suffix in ("", "_CONFIRM")}
     found[build.FOLDERS] = str(made)
     for ranks in ("1", "2"):
-        done = run_plain(tmp_path, [OWN["MPIRUN"], "-n", ranks, OWN["LMP"]], model, **found)
+        done = run_plain(tmp_path, [own["MPIRUN"], "-n", ranks, own["LMP"]], model, **found)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
