@@ -39,6 +39,27 @@ def test_energy_is_whole_minus_isolated_region_plus_potential(potential, names, 
     assert_same(mixed, (whole[0] - isolated[0] + learned[0], forces), 1e-10)
 
 
+def test_polarizable_water_outside_is_kept(potential) -> None:
+    """SWM4-NDP, with displaced Drude particles: the same sum, for given positions of all particles."""
+    field = app.ForceField("amber14-all.xml", "swm4ndp.xml")
+    waters, alone = cluster(2), selected(SOLUTE)[0]
+    modeller = app.Modeller(waters[0], waters[1] * unit.nanometer)
+    modeller.addExtraParticles(field)
+    topology, positions = modeller.topology, np.array(modeller.positions.value_in_unit(unit.nanometer))
+    system = field.createSystem(topology)
+    (drude,) = (force for force in system.getForces() if isinstance(force, openmm.DrudeForce))
+    moved = [drude.getParticleParameters(index)[0] for index in range(drude.getNumParticles())]
+    assert len(moved) == 2
+    positions[moved] += 0.004
+    whole = energy_and_forces(system, positions)
+    mixed = energy_and_forces(mix(system, topology, SOLUTE, potential), positions)
+    isolated = energy_and_forces(field.createSystem(alone), positions[list(SOLUTE)])
+    learned = ml_energy_and_forces(potential, alone, positions, SOLUTE)
+    forces = whole[1].copy()
+    forces[list(SOLUTE)] += learned[1] - isolated[1]
+    assert_same(mixed, (whole[0] - isolated[0] + learned[0], forces), 1e-10)
+
+
 def test_water_is_a_region_in_the_middle_of_the_system_and_order_is_free(potential) -> None:
     topology, positions = cluster(3)
     region = [27, 25, 26]
