@@ -5,6 +5,7 @@ import re
 import numpy as np
 import openmm
 import pytest
+from mixed_systems import nonbonded_of
 from mm_systems import SOLUTE, mm_system, water_box
 from mpi import ROOT
 from openmm import app
@@ -72,10 +73,13 @@ def test_full_coupling_is_the_mixed_system(make_potential) -> None:
     """In water with PME; without coupling, the region may move through the water."""
     (topology, positions), region = water_box(), list(SOLUTE)
     system = mm_system(topology, nonbondedMethod=app.PME, nonbondedCutoff=0.7)
-    mixed = create_mixed_system(system, topology, region, make_potential(num_layers=1), energy_offset="atoms")
-    alchemical = decoupled(mixed, region)
-    assert [list(found.atoms) for found in find(alchemical)] == [region]
-    assert energy(context_of(alchemical, positions)) == pytest.approx(energy(context_of(mixed, positions)), abs=0.1)
+    for is_corrected, difference in ((True, 0.1), (False, 1e-6)):  # dispersion beyond the cutoff
+        nonbonded_of(system).setUseDispersionCorrection(is_corrected)
+        mixed = create_mixed_system(system, topology, region, make_potential(num_layers=1), energy_offset="atoms")
+        alchemical = decoupled(mixed, region)
+        assert [list(found.atoms) for found in find(alchemical)] == [region]
+        expected = energy(context_of(mixed, positions))
+        assert energy(context_of(alchemical, positions)) == pytest.approx(expected, abs=difference)
     moved = np.array(positions)
     moved[region] += 0.02
     off = dict(lambda_electrostatics=0.0, lambda_sterics=0.0)
