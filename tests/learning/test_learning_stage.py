@@ -75,3 +75,13 @@ def test_what_cannot_be_continued_is_removed(tmp_path, file):
     (stage.folder / "kept.txt").write_text("")
     stage.empty("kept.txt")
     assert {path.name for path in stage.folder.iterdir()} == {"inputs.json", "kept.txt"}
+
+
+def test_files_that_a_killed_process_was_writing_are_removed(tmp_path, file):
+    stage = StageFolder(tmp_path / "stage", {}, {"data": file})
+    stage.begin()
+    partial = tmp_path / "stage" / ".done.json.12345.part"
+    partial.write_text("{")
+    stage.begin()
+    assert not partial.exists()
+    assert stage.result is None

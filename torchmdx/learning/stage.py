@@ -58,6 +58,8 @@ class StageFolder:
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, inputs)
+        for partial in self.folder.glob(".*.part"):  # of a process that was killed while it wrote a file
+            partial.unlink()
         self._began = time.monotonic()
 
     @property
