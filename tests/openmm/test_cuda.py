@@ -176,7 +176,7 @@ def test_two_contexts_in_turns(potential, ethanol, transport):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_overflowing_list_is_mended_before_forces_are_used(potential, transport):
     positions = np.array([[i, j, k] for i in range(4) for j in range(4) for k in range(4)], dtype=float)
-    loose, dense = Atoms("H64", positions * 3.6), Atoms("H64", positions * 1.1)
+    loose, dense = Atoms("H64", positions * 3.9), Atoms("H64", positions * 1.1)
     system, force = system_of(potential, loose, transport=transport)
     context = context_of(system, loose, "CUDA")
     for _ in range(4):

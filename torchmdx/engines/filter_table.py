@@ -7,7 +7,7 @@ of the table conserve the energy.
 
 Knots are uniform in a stretched distance x(r), see engines/knots.py. In interval k = floor(x), with t = x - k - origin,
 a filter is Σ_q a_q t^q. The table stores these coefficients and not values and slopes at the knots, because differences
-of nearly equal values would amplify the rounding to float32. The fifth degree needs 130 to 340 intervals, 10 to 40 of
+of nearly equal values would amplify the rounding to float32. The fifth degree needs 190 to 350 intervals, 10 to 40 of
 them beyond half of the cutoff, for an error of 1e-6: those that most edges fall into fit into first-level caches. The
 ninth needs 190 for 1e-10 in float64. There, powers are of the distance from the middle of an interval: those from its
 end would amplify rounding.

@@ -116,6 +116,6 @@ def least_error(stretch: Stretch, excess: float, degree: int) -> float:
 # Filters may be many times larger where atoms never come, below 0.16 of the cutoff, than where they do, and there than
 # at the distances of most edges.
 FOR_FLOAT32 = Spacing(
-    ((0.1, 7.0), (0.2, 7.0), (0.3, 7.0), (1.0, 5.0)), 128, traffic, ranges=((0.0, 1.0), (0.16, 1.0), (0.5, 10.0))
+    ((0.1, 7.0), (0.2, 7.0), (0.3, 7.0), (1.0, 5.0)), 192, traffic, ranges=((0.0, 1.0), (0.16, 1.0), (0.5, 10.0))
 )
 FOR_FLOAT64 = Spacing(tuple((w, 5.0) for w in (0.0, 0.1, 0.3, 1.0)), 64, least_error)
