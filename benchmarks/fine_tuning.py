@@ -68,7 +68,7 @@ def batch(size: int, seed: int, cutoff: float) -> LabelledBatch:
 
 
 def timed(name: str, step: Callable[[], Any], size: int, atoms: int, count: int) -> Row:
-    """A row of a step with so many systems and atoms."""
+    """A row of the record: a step with this number of systems and atoms."""
     if released.GPU:
         torch.cuda.reset_peak_memory_stats()
     ms = training.milliseconds(step, count if released.GPU else 1)
