@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from plot_speed import FAINT, FRAME, GRID, INK, Point, line, text
+from plot_speed import FAINT, GRID, INK, Point, framed, line, text
 
 RECORD = Path(__file__).with_name("results") / "learning.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "learning.svg"
@@ -141,10 +141,7 @@ def draw(record: dict[str, Any]) -> str:
         f"{row['case']}, {LABELS[row['strategy']]}: {100 * row['share']:.0f} % of the labels of a random selection"
         for row in gains
     )
-    return FRAME.format(
-        width=WIDTH, height=HEIGHT, inner_width=WIDTH - 2, inner_height=HEIGHT - 2, title=TITLE,
-        description=(said or "Errors over labels") + ".", body="\n".join(body),
-    )  # fmt: skip
+    return framed(WIDTH, HEIGHT, title=TITLE, description=(said or "Errors over labels") + ".", body=body)
 
 
 def main() -> None:

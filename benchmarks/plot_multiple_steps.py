@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from plot_speed import FAINT, FRAME, GRID, line, text
+from plot_speed import FAINT, GRID, framed, line, text
 
 RECORD = Path(__file__).with_name("results") / "multiple_steps_modes.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "multiple_steps.svg"
@@ -90,10 +90,7 @@ def draw(record: dict[str, Any]) -> str:
         body.append(
             text(across(3.6), BOTTOM - 62 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
         )
-    return FRAME.format(
-        width=WIDTH, height=HEIGHT, inner_width=WIDTH - 2, inner_height=HEIGHT - 2, title=TITLE,
-        description="; ".join(said) + ".", body="\n".join(body),
-    )  # fmt: skip
+    return framed(WIDTH, HEIGHT, title=TITLE, description="; ".join(said) + ".", body=body)
 
 
 def main() -> None:

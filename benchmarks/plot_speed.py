@@ -32,6 +32,19 @@ FRAME = """\
 """
 
 
+def framed(width: int, height: int, *, title: str, description: str, body: list[str]) -> str:
+    """A picture as SVG."""
+    return FRAME.format(
+        width=width,
+        height=height,
+        inner_width=width - 2,
+        inner_height=height - 2,
+        title=title,
+        description=description,
+        body="\n".join(body),
+    )
+
+
 def read_points(rows: list[dict[str, Any]]) -> dict[str, list[Point]]:
     """The fastest time of each program at each size, sorted by size; batches of several systems are left out."""
     fastest: dict[str, dict[int, float]] = {name: {} for name in COLORS}
@@ -126,14 +139,12 @@ def draw(record: dict[str, Any]) -> str:
     spelled = "; ".join(
         f"{name}: " + ", ".join(f"{ms:.3g} ms at {atoms:,} atoms" for atoms, ms in its) for name, its in points.items()
     )
-    return FRAME.format(
-        width=WIDTH,
-        height=HEIGHT,
-        inner_width=WIDTH - 2,
-        inner_height=HEIGHT - 2,
+    return framed(
+        WIDTH,
+        HEIGHT,
         title="Time per step of torchmdx and torchmd-net",
         description=f"{spelled}.",
-        body="\n".join([*body, peer]),
+        body=[*body, peer],
     )
 
 
