@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from torchmdx.datasets.frames import Frames
-from torchmdx.datasets.references import fit_references
-from torchmdx.datasets.splits import read_split, split, write_split
 from torchmdx.datasets.store import Store, StoreWriter
 
 RNG = np.random.default_rng(3)
@@ -119,95 +117,3 @@ def test_broken_stores_say_what_is_wrong(store, tmp_path):
     (store.path / "store.json").write_text("{")
     with pytest.raises(ValueError, match="not readable"):
         Store.open(store.path)
-
-
-def test_references_are_those_that_the_energies_were_made_of(tmp_path):
-    true = {1: -13.5, 6: -1000.25, 8: -2000.5}
-    with StoreWriter(tmp_path / "set") as writer:
-        for numbers in ([1, 1], [8, 1, 1], [6, 1, 1, 1, 1], [6, 8], [8, 8]):
-            writer.add(molecule(numbers, energy=sum(true[z] for z in numbers)), "x", 0)
-        writer.add(molecule([8, 8, 8]), "x", 9)
-    store = Store.open(tmp_path / "set")
-    found = fit_references(store, np.arange(6), 10)
-    assert found.shape == (11,)
-    for z, energy in true.items():
-        assert found[z] == pytest.approx(energy, abs=1e-6)
-    assert found[[0, 2, 3, 4, 5, 7, 9, 10]] == pytest.approx(0.0, abs=1e-9)
-    with pytest.raises(ValueError, match="max_z must be at least 8, .* got 7"):
-        fit_references(store, np.arange(6), 7)
-    with pytest.raises(ValueError, match="got none among 1"):
-        fit_references(store, np.array([5]), 10)
-
-
-def test_references_of_one_composition_are_the_smallest_that_fit(tmp_path):
-    with StoreWriter(tmp_path / "set") as writer:
-        writer.add(Frames.concatenate([molecule([8, 1, 1], energy=-30.0)] * 3), "x", 0)
-    found = fit_references(Store.open(tmp_path / "set"), np.arange(3), 8)
-    # The shortest vector with r8 + 2 r1 = -30.
-    assert found[[8, 1]] == pytest.approx([-6.0, -12.0])
-
-
-@pytest.fixture
-def many(tmp_path) -> Store:
-    with StoreWriter(tmp_path / "many") as writer:
-        for k in range(100):
-            writer.add(molecule([1] * (1 + k // 10), energy=1.0), f"file{k % 5}", k)
-    return Store.open(tmp_path / "many")
-
-
-def test_parts_are_disjoint_and_repeat(many):
-    parts = split(many, train=50, validation=0.2, test=7, seed=4)
-    assert [len(parts[name]) for name in ("train", "validation", "test")] == [50, 20, 7]
-    together = np.concatenate(list(parts.values()))
-    assert len(np.unique(together)) == 77
-    again = split(many, train=50, validation=0.2, test=7, seed=4)
-    assert all((again[name] == parts[name]).all() for name in parts)
-    assert (split(many, train=50, validation=0.2, test=7, seed=5)["train"] != parts["train"]).any()
-    assert len(split(many)["train"]) == 90
-
-
-@pytest.mark.parametrize("by", ["formula", "file"])
-def test_groups_stay_together(many, by):
-    parts = split(many, validation=15, test=0.2, by=by, train=20)
-
-    def key(index):
-        return many.origin(index)[0] if by == "file" else int(many.counts[index])
-
-    kinds = [{key(i) for i in parts[name]} for name in parts]
-    assert not (kinds[0] & kinds[1])
-    assert not (kinds[0] & kinds[2])
-    assert not (kinds[1] & kinds[2])
-    assert len(parts["validation"]) >= 15
-    assert len(parts["test"]) >= 20
-
-
-@pytest.mark.parametrize(
-    ("asked", "text"),
-    [
-        (dict(train=99, validation=2), "at most the 100 frames"),
-        (dict(validation=100), "train must be at least 1"),
-        (dict(validation=0.001), "validation must be at least one frame, got 0.001 of 100"),
-        (dict(validation=1.5), "a fraction below 1, got 1.5"),
-        (dict(test=-1), "test must be a count or a fraction of frames, got -1"),
-        (dict(by="colour"), "by frame, formula, file, got 'colour'"),
-        (dict(by="file", validation=79, train=1, test=20), "needs more groups"),
-    ],
-)
-def test_impossible_splits(many, asked, text):
-    with pytest.raises(ValueError, match=text):
-        split(many, **asked)
-
-
-def test_a_written_split_belongs_to_its_store(many, store, tmp_path):
-    parts = split(many, test=5)
-    write_split(tmp_path / "split.json", parts, many)
-    found = read_split(tmp_path / "split.json", many)
-    assert all((found[name] == parts[name]).all() for name in parts)
-    with pytest.raises(ValueError, match="other data"):
-        read_split(tmp_path / "split.json", store)
-    content = json.loads((tmp_path / "split.json").read_text())
-    (tmp_path / "split.json").write_text(json.dumps(content | {"test": [int(parts["train"][0])]}))
-    with pytest.raises(ValueError, match="disjoint"):
-        read_split(tmp_path / "split.json", many)
-    with pytest.raises(FileNotFoundError, match="no split"):
-        read_split(tmp_path / "nowhere", many)

@@ -5,23 +5,9 @@ import oracles
 import pytest
 import torch
 
-from torchmdx.models.activations import ACTIVATIONS
-from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.radial import RADIAL_BASES
 
 CUTOFF = 4.5
-
-
-def test_the_cutoff_function_goes_from_one_to_zero():
-    r = torch.tensor([0.0, CUTOFF / 3, CUTOFF / 2, CUTOFF, CUTOFF + 1, 1e6], dtype=torch.float64)
-    np.testing.assert_allclose(cosine_cutoff(r, CUTOFF), [1, 0.75, 0.5, 0, 0, 0], atol=1e-15)
-    assert (cosine_cutoff(r, CUTOFF)[3:] == 0).all()
-
-
-def test_the_cutoff_function_ends_with_slope_zero():
-    r = torch.tensor([CUTOFF / 2, CUTOFF - 1e-6, CUTOFF, CUTOFF + 1, 1e6], dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(cosine_cutoff(r, CUTOFF).sum(), r)
-    np.testing.assert_allclose(slope, [-math.pi / CUTOFF / 2, 0, 0, 0, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", RADIAL_BASES)
@@ -94,10 +80,3 @@ def test_second_derivatives_of_bessel_functions_are_finite_at_zero_distance():
     # d²/dr² of sinc(m r / c) at 0 is -(m π / c)² / 3.
     wanted = -((torch.pi * basis.frequencies) ** 2) / 3 @ basis.mix.T
     torch.testing.assert_close(second[0], wanted.sum())
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_agree_with_their_formulas(name):
-    x = torch.tensor([-3.0, -0.2, 0.0, 0.5, 4.0], dtype=torch.float64)
-    wanted = [oracles.ACTIVATIONS[name](v) for v in x.tolist()]
-    np.testing.assert_allclose(ACTIVATIONS[name]()(x), wanted, rtol=1e-12, atol=1e-15)

@@ -11,7 +11,6 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 
 # Saved files hold these: the XML files of OpenMM pickle functions of the transports.
-# Saved files hold these: the XML files of OpenMM pickle functions of the transports.
 MOVED = {
     "torchmdx.openmm_force": "torchmdx.openmm",
     "torchmdx.openmm_force.transport_python": "torchmdx.openmm.transport_python",
