@@ -5,18 +5,18 @@ import pytest
 from oscillators import last, springs
 from outside_integrator import Andersen
 
-from torchmdx.dynamics.integrators import KINDS, Integrator
+from torchmdx.dynamics.integrators import KINDS, Bussi, Integrator, Langevin, VelocityVerlet
 from torchmdx.dynamics.integrators.base import require_positive
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_momentum_and_energy_are_kept_where_an_integrator_says_so(kind):
-    loop = springs(kind(), 1.0, [5], stiffness=0.0)
+    loop = springs(kind(), 1.0, [200], stiffness=0.0)  # enough atoms for rare events
     before, after = loop.snapshot(), last(loop, 50)
-    moved = np.abs(after.velocities.sum(0) - before.velocities.sum(0)).max()
+    moved = np.abs(after.velocities.mean(0) - before.velocities.mean(0)).max()
     assert bool(moved < 1e-14) is kind.keeps_momentum
-    changed = np.abs(after.kinetic_energy - before.kinetic_energy).max()
-    assert bool(changed < 1e-14) is kind.constant_energy
+    changed = np.abs(after.kinetic_energy / before.kinetic_energy - 1).max()
+    assert bool(changed < 1e-12) is kind.constant_energy
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
@@ -29,9 +29,10 @@ def test_a_step_does_not_write_into_what_it_is_given(kind):
     np.testing.assert_array_equal(given, before)
 
 
-def test_those_of_the_package_have_steps_on_a_gpu_and_others_say_that_they_have_none():
-    assert all(kind().has_device_step for kind in KINDS.values())
-    assert [kind.one_launch for kind in KINDS.values()] == [0, 1, 2]
+def test_those_without_a_step_on_a_gpu_say_so():
+    kinds = (VelocityVerlet, Langevin, Bussi)
+    assert all(kind().has_device_step for kind in kinds)
+    assert [kind.one_launch for kind in kinds] == [0, 1, 2]
     assert not Andersen().has_device_step
     with pytest.raises(NotImplementedError, match=r"the integrator Andersen\(rate=1.0\) has no step on a GPU"):
         Andersen().on_device(None)

@@ -59,8 +59,8 @@ def test_an_integrator_of_the_table_needs_no_change_here(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--thermostat", "nose"], "--thermostat must be one of langevin, bussi, got 'nose'"),
-        (["--thermostat", "verlet"], "--thermostat must be one of langevin, bussi, got 'verlet'"),
+        (["--thermostat", "nose"], r"--thermostat must be one of langevin, bussi.*, got 'nose'"),
+        (["--thermostat", "verlet"], r"--thermostat must be one of langevin, bussi.*, got 'verlet'"),
         (["--relaxation", "2"], "--relaxation needs --thermostat bussi, got --relaxation 2.0 with langevin"),
         (["--friction", "-1"], "--friction must be finite and > 0 1/ps, got -1.0"),
         (["--checkpoint-every", "0"], "--checkpoint-every must be >= 1 step, got 0"),
