@@ -9,7 +9,6 @@ medians (of a CPU the least, as other programs may run); search and copies inclu
 prior takes, from the step without it. reciprocal_ms: an Ewald sum over vectors alone, in torch. field_error: force
 error of a reaction field of 10 Å, and force_error that of the step, relative to the forces of a step with an Ewald sum
 of accuracy 1e-9, or beyond 3,000 atoms with a mesh of accuracy 1e-7. Ewald sums of --cutoffs up to 3,000 atoms.
-asked_share: the goal.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ CUTOFFS = (9.0, 12.0) if GPU else (9.0,)
 MESH_CUTOFFS = (7.0, 8.0, 9.0, 10.0) if GPU else (9.0,)
 FIELD_CUTOFF = 10.0
 TIGHT = dict(periodic="ewald", accuracy=1e-9, cutoff=9.0), dict(periodic="pme", accuracy=1e-7, cutoff=12.0)
-SHARES = (0.25, 0.5)  # asked for, on a GPU and on a CPU
 MOST_EXACT = 3000  # atoms
 ROUNDS = 50 if GPU else 9
 
@@ -163,7 +161,6 @@ def rows_of(potential: Potential, name: str, cutoffs: list[float], mesh_cutoffs:
         if kind in sums:
             row |= {
                 "reciprocal_ms": alone.get(kind),
-                "asked_share": SHARES[not GPU],
                 "force_error": relative(forces, exact),
             }
             row |= {"sum": made.report().ewald}

@@ -21,8 +21,7 @@ from benchmarks import peer_model, record, systems
 from torchmdx import CapturedStep, Ensemble, Potential, System, TensorNetConfig
 from torchmdx.engines import ensemble
 
-# name: most times a single potential that an ensemble of four may take
-CASES: dict[str, float | None] = {"alanine_dipeptide": 2.2, "chignolin": None, "dhfr": None}
+NAMES = ("alanine_dipeptide", "chignolin", "dhfr")
 REPEATS = 300
 
 
@@ -87,14 +86,13 @@ def compare(name: str, members: list[Potential]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", default=",".join(CASES))
+    parser.add_argument("--names", default=",".join(NAMES))
     parser.add_argument("--members", type=int, default=4)
     options = parser.parse_args()
     members, rows = [potential(seed) for seed in range(options.members)], []
     for name in options.names.split(","):
         for row in compare(name, members):
-            asked = CASES.get(name) if row["members"] == 4 else None
-            rows.append({**row, **({} if asked is None else {"asked_times_single": asked})})
+            rows.append(row)
             print(rows[-1], flush=True)
         record.write("ensemble", rows)
 
