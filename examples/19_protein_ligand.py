@@ -66,7 +66,7 @@ def main() -> None:
     print(f"{ligand.topology.getNumAtoms()} of {mm.getNumParticles()} atoms with the ML potential")
     simulation = app.Simulation(modeller.topology, mixed, openmm.LangevinMiddleIntegrator(300, 1.0, 0.002))
     simulation.context.setPositions(modeller.positions)
-    simulation.minimizeEnergy(maxIterations=50)
+    simulation.minimizeEnergy(maxIterations=100)
     steps = round(given.time * 500)
     OUT.mkdir(exist_ok=True)
     every = max(1, steps // 500)

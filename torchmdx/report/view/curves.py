@@ -45,8 +45,8 @@ def read_table(log: Path) -> dict[str, Floats]:
         kinds = [OF_OPENMM.get(name, (name, 1.0)) for name in names]
         if "time_ps" not in [name for name, _ in kinds]:
             raise ValueError(
-                f"{str(log)!r} must be a log of `torchmdx md`, with a column time_ps, or of a StateDataReporter of OpenMM "
-                "with time=True, separated by commas"
+                f"{str(log)!r} must be a log of `torchmdx md`, with a column time_ps, or one of OpenMM's "
+                "StateDataReporter with time=True, separated by commas"
             )
         rows = [[_number(field) for field in line.split(",")] for line in lines[1:]]
         if any(len(row) != len(names) for row in rows):
