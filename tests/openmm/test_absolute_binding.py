@@ -10,11 +10,11 @@ from torchmdx.dynamics.reweighting import errors_of_differences, free_energies
 from torchmdx.openmm import BoreschRestraint, StateExchange, create_mixed_system
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
-CHARGES, SIGMA, EPSILON = (-0.4, 0.4, 0.9), (0.25, 0.1, 0.25), (0.6, 0.1, 0.8)
+CHARGES, SIGMA, EPSILON = (-0.4, 0.4, 0.6), (0.25, 0.1, 0.25), (0.6, 0.1, 0.8)
 PLACES = np.array([[0.27, 0.0, 0.0], [0.32, 0.08, 0.0], [0.0, 0.0, 0.0]])  # nm, of O, H and the ion
 NAMES = ("lambda_restraint", "lambda_electrostatics", "lambda_sterics")
-WINDOWS = [(0.0, 1.0, 1.0), (0.3, 1.0, 1.0), *((1.0, charge, 1.0) for charge in (1.0, 0.75, 0.5, 0.25, 0.0))]
-WINDOWS += [(1.0, 0.0, sterics) for sterics in (0.6, 0.3, 0.0)]
+WINDOWS = [(0.0, 1.0, 1.0), (0.3, 1.0, 1.0), *((1.0, charge, 1.0) for charge in (1.0, 0.7, 0.35, 0.0))]
+WINDOWS += [(1.0, 0.0, sterics) for sterics in (0.4, 0.0)]
 STANDARD = 1e24 / 6.02214076e23  # nm³
 
 
@@ -57,13 +57,12 @@ def test_the_binding_free_energy(make_potential) -> None:
     restraint.add_to(mixed)
     states = [dict(zip(NAMES, window, strict=True)) for window in WINDOWS]
     exchange = StateExchange(context_of(decoupled(mixed, [0, 1])), states, temperature=300, steps=20, seed=3)
-    exchange.run(80, equilibration=8)
+    exchange.run(60, equilibration=6)
     energies, counts = exchange.reduced_energies, exchange.counts
     estimate = restraint.standard_free_energy - KT * free_energies(energies, counts)[-1]
     error = KT * errors_of_differences(energies, counts)[0, -1]
-    print(exact, estimate, error, exchange.acceptance)
     assert exact < -10
-    assert error < 0.6
+    assert error < 0.8
     assert abs(estimate - exact) < 3 * error, (estimate, exact)
 
 

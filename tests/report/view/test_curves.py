@@ -32,7 +32,8 @@ def test_panels_of_a_log(tmp_path):
 def test_a_log_of_openmm(tmp_path):
     log = tmp_path / "run.log"
     log.write_text(
-        '#"Progress (%)","Step","Time (ps)","Potential Energy (kJ/mole)","Temperature (K)","Density (g/mL)","Speed (ns/day)"\n'
+        '#"Progress (%)","Step","Time (ps)","Potential Energy (kJ/mole)","Temperature (K)",'
+        '"Density (g/mL)","Speed (ns/day)"\n'
         "50.0%,10,0.02,-964.85332,290.0,0.9,--\n100.0%,20,0.04,-1061.33865,300.0,0.91,12.5\n"
     )
     energy, temperature, density = log_panels(log)
