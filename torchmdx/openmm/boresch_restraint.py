@@ -40,7 +40,7 @@ class BoreschRestraint:
 
     Example::
 
-        restraint = BoreschRestraint(host=(8, 6, 4), guest=(30, 31, 33), positions=positions, temperature=300)
+        restraint = BoreschRestraint(host=(1, 4, 5), guest=(15, 14, 16), positions=positions, temperature=300)
         restraint.add_to(system)  # scaled by the global parameter lambda_restraint, initially 1
         restraint.standard_free_energy  # kJ/mol
 
