@@ -337,6 +337,7 @@ def openmm_names() -> dict[str, object]:
         system=system,
         mm_system=copy.deepcopy(system),
         topology=pdb.topology,
+        positions=pdb.positions,
         ligand=range(pdb.topology.getNumAtoms()),
         context=scaled_context(system, pdb.positions),
     )

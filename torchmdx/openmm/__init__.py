@@ -11,6 +11,7 @@ own stream), "torch" (openmm-torch) or "python" (a PythonForce, which needs only
 """
 
 from torchmdx.openmm.add import add_potential as add_potential
+from torchmdx.openmm.boresch_restraint import BoreschRestraint as BoreschRestraint
 from torchmdx.openmm.charge_reporter import ChargeReporter as ChargeReporter
 from torchmdx.openmm.charge_reporter import Charges as Charges
 from torchmdx.openmm.charge_reporter import charges_of as charges_of
@@ -31,8 +32,8 @@ from torchmdx.openmm.transport_native import load_plugin as load_plugin
 from torchmdx.openmm.transport_native import preload_plugin
 
 __all__ = [
-    "ChargeReporter", "Charges", "EnergyUncertainty", "LinkAtom", "MixedRegion", "PotentialForce", "Spread",
-    "StateExchange",
+    "BoreschRestraint", "ChargeReporter", "Charges", "EnergyUncertainty", "LinkAtom", "MixedRegion", "PotentialForce",
+    "Spread", "StateExchange",
     "add_difference", "add_potential", "charges_of", "create_mixed_regions", "create_mixed_system", "find",
     "load_plugin", "load_system", "register_openmmml", "request_derivative",
 ]  # fmt: skip

@@ -29,6 +29,21 @@ def test_panels_of_a_log(tmp_path):
     assert len(log_panels(log)) == 2  # a constant density is not drawn
 
 
+def test_a_log_of_openmm(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(
+        '#"Progress (%)","Step","Time (ps)","Potential Energy (kJ/mole)","Temperature (K)",'
+        '"Density (g/mL)","Speed (ns/day)"\n'
+        "50.0%,10,0.02,-964.85332,290.0,0.9,--\n100.0%,20,0.04,-1061.33865,300.0,0.91,12.5\n"
+    )
+    energy, temperature, density = log_panels(log)
+    assert energy.title == "energy / eV, relative to -10.000"
+    assert energy.lines[0].y == pytest.approx([0.0, -1.0], rel=1e-6)
+    assert energy.lines[0].x == pytest.approx([0.02, 0.04])
+    assert temperature.lines[0].y == pytest.approx([290.0, 300.0])
+    assert density.lines[0].y == pytest.approx([0.9, 0.91])
+
+
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "step,time_ps\n1\n", "step,time_ps\n1,x\n"])
 def test_other_files_are_refused_by_name(tmp_path, content):
     log = tmp_path / "run.log"

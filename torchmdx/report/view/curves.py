@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torchmdx.report.view.movie import Line, Panel
 from torchmdx.report.view.thin import MOST_POINTS, evenly
 from torchmdx.runtime.damaged_file import naming
-from torchmdx.structures.units import GPA
+from torchmdx.structures.units import GPA, KJ_PER_MOL
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -21,21 +22,42 @@ Floats = NDArray[np.float64]
 
 DENSITY = 1.66053906660  # g/cm³ of 1 amu/Å³
 PRESSURE = "pressure / GPa"
+# Columns of OpenMM's StateDataReporter: name here, factor.
+OF_OPENMM = {
+    "Step": ("step", 1.0),
+    "Time (ps)": ("time_ps", 1.0),
+    "Potential Energy (kJ/mole)": ("potential_eV", KJ_PER_MOL),
+    "Total Energy (kJ/mole)": ("total_eV", KJ_PER_MOL),
+    "Temperature (K)": ("temperature_K", 1.0),
+    "Density (g/mL)": ("density_g_per_cm3", 1.0),
+}
 CONSTANT = 1e-6  # relative change below which a volume counts as fixed
 
 
 def read_table(log: Path) -> dict[str, Floats]:
-    """Columns of a CSV file by name; empty fields are NaN. Raises ValueError that names the file for other content."""
+    """Columns of a CSV file by name, those of OpenMM's StateDataReporter by the names of `torchmdx md`.
+
+    Empty fields are NaN. Raises ValueError that names the file for other content.
+    """
     with naming(log):
         lines = log.read_text().splitlines()
-        names = lines[0].split(",") if lines else []
-        if "time_ps" not in names:
-            raise ValueError(f"{str(log)!r} must be a log of `torchmdx md`, with a column time_ps")
-        rows = [[float(field or "nan") for field in line.split(",")] for line in lines[1:]]
+        names = next(csv.reader([lines[0].lstrip("#")])) if lines else []
+        kinds = [OF_OPENMM.get(name, (name, 1.0)) for name in names]
+        if "time_ps" not in [name for name, _ in kinds]:
+            raise ValueError(
+                f"{str(log)!r} must be a log of `torchmdx md`, with a column time_ps, or one of OpenMM's "
+                "StateDataReporter with time=True, separated by commas"
+            )
+        rows = [[_number(field) for field in line.split(",")] for line in lines[1:]]
         if any(len(row) != len(names) for row in rows):
             raise ValueError(f"{str(log)!r} must have {len(names)} fields in every row")
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    return dict(zip(names, table.T, strict=True))
+    return {name: values * factor for (name, factor), values in zip(kinds, table.T, strict=True)}
+
+
+def _number(field: str) -> float:
+    """NaN for fields that are empty, or that OpenMM cannot know yet ("--")."""
+    return float("nan" if field in ("", "--") else field.removesuffix("%"))
 
 
 def log_panels(log: Path, temperature: float | None = None) -> list[Panel]:
