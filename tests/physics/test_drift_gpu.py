@@ -10,24 +10,20 @@ from ase.optimize import FIRE
 
 from torchmdx import Calculator
 
-# Seed of the weights, factor on their energies, number of steps and of runs. Random weights know no chemistry: these
-# have a minimum near ethanol, and the factor keeps its fastest vibration as slow as a C-H bond's (11 fs). The slope of
-# a run of 5 ps is uncertain by 7e-6 eV/atom/ps, with what the energy does within a vibration; that of several is not.
-CASES = {"cpu": (2, 1.0, 1000, 1), "cuda": (3, 0.6, 10_000, 4)}
+# Number of steps and of runs. A run of 5 ps gives the slope to 3e-6 eV/atom/ps; several runs are averaged.
+CASES = {"cpu": (4000, 1), "cuda": (10_000, 4)}
 TIMESTEP = 0.5  # fs
 
 
 @pytest.mark.nightly
-def test_total_energy_does_not_drift_in_float32(trained, ethanol, device):
-    seed, factor, steps, runs = CASES[device]
-    potential = copy.deepcopy(trained(device, seed=seed))
-    potential.scale.mul_(factor)
-    ethanol.calc = Calculator(potential, dtype="float64", device=device, mode="eager")
+def test_total_energy_does_not_drift_in_float32(ethanol, device):
+    steps, runs = CASES[device]
+    ethanol.calc = Calculator(device=device)
     with FIRE(ethanol, logfile=None) as relaxation:
         assert relaxation.run(fmax=0.02, steps=1000)
-    calculator = Calculator(potential, device=device, mode="graph" if device == "cuda" else "auto")
+    calculator = Calculator(device=device, mode="graph" if device == "cuda" else "auto")
     drift = np.mean([slope_of(ethanol, calculator, steps, run) for run in range(runs)])
-    assert abs(drift) < 1e-5, f"{drift:.1e} eV/atom/ps"
+    assert abs(drift) < 5e-6, f"{drift:.1e} eV/atom/ps"
     report = calculator.report()
     assert report.mode == ("graph" if device == "cuda" else "eager")
     assert report.evaluations == runs * (steps + 1)
