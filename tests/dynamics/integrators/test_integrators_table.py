@@ -49,11 +49,11 @@ class WithoutName(Andersen):
 
 
 def test_names_and_objects():
-    assert list(KINDS) == ["verlet", "langevin", "bussi"]
+    assert list(KINDS)[:3] == ["verlet", "langevin", "bussi"]
     assert integrator_of("verlet") == VelocityVerlet()
     assert integrator_of("langevin") == Langevin(friction=1.0)
     assert integrator_of(Bussi(0.2)) == Bussi(relaxation=0.2)
-    with pytest.raises(ValueError, match="integrator must be one of verlet, langevin, bussi, got 'nose'"):
+    with pytest.raises(ValueError, match=r"integrator must be one of verlet, langevin, bussi.*, got 'nose'"):
         integrator_of("nose")
     with pytest.raises(TypeError, match="got 3"):
         integrator_of(3)
