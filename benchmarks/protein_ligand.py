@@ -4,8 +4,8 @@
 
 T4 lysozyme L99A with p-xylene in its cavity (structures/lysozyme_l99a.pdb and p_xylene.sdf, both from openmmtools, MIT
 licence), in TIP3P water with ions, with `organic-1` for the ligand: examples/19_protein_ligand.py in steps of 2 fs at
-300 K and 1 bar, stopped after --seconds if that comes before --picoseconds. FOLDER keeps structure, trajectory, log and,
-where plotly is installed, the page.
+300 K and 1 bar, stopped after --seconds if that comes before --picoseconds. FOLDER keeps structure, trajectory and log,
+and the page where plotly is installed.
 
 - ns_day: of the dynamics
 - temperature_K, density: means of its second half
