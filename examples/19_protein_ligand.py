@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("protein", nargs="?", default=str(DATA / "alanine_dipeptide.pdb"), help="PDB, with hydrogens")
     parser.add_argument("ligand", nargs="?", default=str(DATA / "phenol.sdf"), help="SDF, a pose with hydrogens")
     parser.add_argument("--time", type=float, default=0.05, help="ps")
+    parser.add_argument("--frames", type=int, default=500, help="of the trajectory")
     given = parser.parse_args()
     force_field, pdb = app.ForceField("amber14-all.xml", "amber14/tip3p.xml"), app.PDBFile(given.protein)
     ligand = read_ligand(given.ligand, force_field)
@@ -69,12 +70,13 @@ def main() -> None:
     simulation.minimizeEnergy(maxIterations=100)
     steps = round(given.time * 500)
     OUT.mkdir(exist_ok=True)
-    every = max(1, steps // 500)
+    every = max(1, steps // given.frames)
     columns = dict(step=True, time=True, potentialEnergy=True, temperature=True, density=True, speed=True)
     solute = dict(atomSubset=[*range(len(ligand.positions) + len(pdb.positions))], enforcePeriodicBox=False)
     simulation.reporters.append(app.StateDataReporter(str(OUT / "complex.log"), every, **columns))
     simulation.reporters.append(app.DCDReporter(str(OUT / "complex.dcd"), every, **solute))
-    simulation.reporters.append(app.PDBReporter(str(OUT / "complex.final.pdb"), steps, **solute))
+    start = app.PDBReporter(str(OUT / "complex.start.pdb"), steps, **solute)  # elements and residues, for the page
+    start.report(simulation, simulation.context.getState(positions=True))
     simulation.step(steps)
     print("the page of this run: torchmdx view out/complex.dcd -o out/complex.html")
 

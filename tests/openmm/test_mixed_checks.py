@@ -4,8 +4,10 @@ import numpy as np
 import openmm
 import pytest
 from mixed_systems import LAMBDA, made_up, mix
-from mm_systems import SOLUTE, cluster, mm_system, water_box
+from mm_systems import SOLUTE, cluster, mm_system, selected, water_box
 from openmm import app, unit
+
+from torchmdx.models.priors.coulomb import CoulombConfig
 
 
 def test_cut_bonds_are_refused_by_name(potential) -> None:
@@ -63,6 +65,13 @@ def test_virtual_sites(potential) -> None:
     ):
         mix(system, modeller.topology, [22, 23, 24], potential)
     mix(system, modeller.topology, SOLUTE, potential)
+
+
+def test_a_potential_that_takes_charges_as_given_is_refused(make_potential) -> None:
+    given = make_potential(priors=[lambda: CoulombConfig(charges="given")])
+    topology, _ = selected(SOLUTE)
+    with pytest.raises(ValueError, match="must predict its charges or have none: OpenMM Systems have no partial char"):
+        mix(mm_system(topology), topology, SOLUTE, given)
 
 
 def unknown_forces() -> list[openmm.Force]:
