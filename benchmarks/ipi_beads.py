@@ -3,9 +3,11 @@
     python -m benchmarks.ipi_beads [--beads 32] [--steps 300] [--device cuda] [--quick]
 
 Alanine dipeptide (22 atoms), organic-1 in float32, NVT by PILE-G. batch_ms: the captured step of the batch, from NumPy
-positions to NumPy forces. driver_ms: the driver of ffdirect, lists in and lists out. own_ms: what is left of a step of
-i-PI with a driver that sleeps for batch_ms and returns zeros (one that does not wait disturbs i-PI's threads less).
-step_ms: a step of i-PI with torchmdx. in_run_ms: the driver in that run. steps_of_batch: (step_ms - own_ms) / batch_ms.
+positions to NumPy forces, one after the other. rested_ms: the same, each after a pause as long as a step of i-PI, as it
+is in a run. driver_ms: the driver of ffdirect, lists in and lists out. own_ms: what is left of a step of i-PI with a
+driver that sleeps for batch_ms and returns zeros (one that does not wait disturbs i-PI's threads less). step_ms: a step
+of i-PI with torchmdx. Both are medians of --repeats runs that alternate, own_range and step_range their extremes.
+in_run_ms: the driver in these runs. steps_of_batch: (step_ms - own_ms) / batch_ms.
 """
 
 from __future__ import annotations
@@ -57,6 +59,17 @@ INPUT = """<simulation verbosity='quiet'>
 """
 
 
+def rested_ms(work: Callable[[], Any], pause: float, count: int) -> float:
+    """Milliseconds a call, the median of those that each follow a pause."""
+    times = []
+    for _ in range(count):
+        time.sleep(pause / 1e3)
+        start = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
 def median_ms(work: Callable[[], Any], count: int) -> float:
     """Milliseconds a call, the median of blocks, after one block that captures."""
     times = []
@@ -97,7 +110,7 @@ def step_ms(file: str, parameters: str, beads: int, count: int) -> float:
     return statistics.median(times[2:])
 
 
-def measure(beads: int, count: int, device: str) -> dict[str, Any]:
+def measure(beads: int, count: int, device: str, repeats: int) -> dict[str, Any]:
     numbers, positions, _ = systems.load("alanine_dipeptide")
     write("init.xyz", Atoms(numbers, positions))
     Path("pes_ours.py").write_text(OURS)
@@ -112,11 +125,17 @@ def measure(beads: int, count: int, device: str) -> dict[str, Any]:
     row["driver_ms"] = median_ms(lambda: driver(cells, places), count)
     row["mode"] = step.mode
     Path(f"pes_zeros{beads}.py").write_text(ZEROS.replace("{seconds}", str(row["batch_ms"] / 1e3)))
-    row["own_ms"] = step_ms(f"pes_zeros{beads}.py", "", beads, count) - row["batch_ms"]
     parameters = f"<parameters>{{template: init.xyz, model: organic-1, device: {device}}}</parameters>"
-    with timed_driver() as times:
-        row["step_ms"] = step_ms("pes_ours.py", parameters, beads, count)
-    row["in_run_ms"] = statistics.median(times[len(times) // 2 :])
+    own, whole, inside = [], [], []
+    for _ in range(repeats):
+        own.append(step_ms(f"pes_zeros{beads}.py", "", beads, count) - row["batch_ms"])
+        with timed_driver() as times:
+            whole.append(step_ms("pes_ours.py", parameters, beads, count))
+        inside += times[len(times) // 2 :]
+    row |= dict(own_ms=statistics.median(own), own_range=[min(own), max(own)])
+    row |= dict(step_ms=statistics.median(whole), step_range=[min(whole), max(whole)])
+    row["in_run_ms"] = statistics.median(inside)
+    row["rested_ms"] = rested_ms(lambda: step(together, boxes), row["own_ms"], count)
     row["steps_of_batch"] = (row["step_ms"] - row["own_ms"]) / row["batch_ms"]
     return row
 
@@ -125,13 +144,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beads", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="few beads and steps, to see that it runs; writes nothing")
     given = parser.parse_args()
     if given.quick:
-        given.beads, given.steps = [4], 20
+        given.beads, given.steps, given.repeats = [4], 20, 1
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        rows = [measure(beads, given.steps, given.device) for beads in given.beads]
+        rows = [measure(beads, given.steps, given.device, given.repeats) for beads in given.beads]
     for row in rows:
         print(row)
     if not given.quick:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
-from lammps_checks import STYLE
+from lammps_checks import BAR, STYLE
 from mpi import launch, needs_lammps, setup, write
 
 import torchmdx
@@ -127,7 +128,61 @@ def test_parallel_replicas(tmp_path, model):
         assert energies_in(log)[8] == pytest.approx(energy(model, end), rel=1e-11)
 
 
+def test_two_potentials_in_one_run(tmp_path, model):
+    """pair_style hybrid/scaled, for thermodynamic integration from one potential to another."""
+    torch.manual_seed(1)
+    config = torchmdx.TensorNetConfig(num_channels=8, num_radial=4, num_layers=1, cutoff=3.5)
+    other = torchmdx.Potential(config).double()
+    torchmdx.save(other, tmp_path / "other.safetensors")
+    write(tmp_path, water(8))
+    styles = f"hybrid/scaled 0.3 {STYLE} 0.7 {STYLE.replace('model', 'other')}"
+    pairs = [f"pair_coeff * * torchmdx {k} H O" for k in (1, 2)]
+    text = setup(styles, elements="TYPES").replace("pair_coeff * * TYPES", "\n".join(pairs))
+    found = launch(tmp_path, text + "run 0\n", 2)
+    assert found.status == 0, found.text[-2000:]
+    both = [torchmdx.evaluate(each, torchmdx.System.from_ase(water(8)), stress=True) for each in (model, other)]
+    energies, forces, stress = (
+        0.3 * getattr(both[0], name) + 0.7 * getattr(both[1], name) for name in ("energy", "forces", "stress")
+    )
+    assert found.thermo["PotEng"][-1] == pytest.approx(float(energies), rel=1e-12)
+    assert np.abs(found.dump()[:, 3:6] - forces.numpy()).max() < 1e-11
+    assert found.thermo["Pxy"][-1] == pytest.approx(-float(stress[0, 0, 1]) * BAR, rel=1e-5)
+
+
+STRAINED = """\
+compute virial all pressure NULL virial
+fix strained all numdiff/virial 1 1e-5
+compute born all born/matrix numdiff 1e-4 virial
+thermo_style custom step pe pxx pyy pzz pyz pxz pxy f_strained[*] c_born[1]
+thermo_modify format float %.17g
+run 0
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_atoms_strained_in_a_fixed_box(tmp_path, model, ranks):
+    """numdiff/virial and born/matrix move the copies of atoms too: no direction may then be left to the potential."""
+    write(tmp_path, water(8))
+    found = launch(tmp_path, setup(STYLE) + STRAINED, ranks)
+    assert found.status == 0, found.text[-2000:]
+    for k, name in enumerate(("Pxx", "Pyy", "Pzz", "Pyz", "Pxz", "Pxy"), 1):
+        assert found.thermo[f"f_strained[{k}]"][-1] == pytest.approx(found.thermo[name][-1], rel=1e-5, abs=0.1)
+
+    def stretched(strain: float) -> float:
+        atoms = water(8)
+        atoms.set_cell(atoms.cell.array @ np.diag([1 + strain, 1, 1]), scale_atoms=True)
+        return energy(model, atoms)
+
+    low, middle, high = (stretched(strain) for strain in (-1e-3, 0, 1e-3))
+    born = (high - 2 * middle + low) / 1e-6 - (high - low) / 2e-3
+    assert found.thermo["c_born[1]"][-1] == pytest.approx(born, rel=1e-3)
+
+
 REFUSED = {
+    "tally": (
+        "compute f all heat/flux/tally all\nthermo_style custom step c_f[1]\nrun 0\n",
+        "pair_style torchmdx has no energies and forces of pairs of atoms, which compute heat/flux/tally needs",
+    ),
     "group/group": ("group h type 1\ngroup o type 2\ncompute g h group/group o\nrun 0\n", "compute group/group"),
     "respa inner": ("run_style respa 2 2 inner 1 2.0 3.0 outer 2\nrun 1\n", "rRESPA"),
     "pair/local": ("compute g all pair/local eng\ndump 3 all local 1 x c_g\nrun 0\n", "compute pair/local"),

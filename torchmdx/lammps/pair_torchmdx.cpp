@@ -7,6 +7,7 @@
 #include "compute.h"
 #include "domain.h"
 #include "error.h"
+#include "fix.h"
 #include "force.h"
 #include "lammps.h"
 #include "memory.h"
@@ -150,12 +151,22 @@ double PairTorchmdx::init_one(int, int)
   return cutoff;
 }
 
+/* Whether the input strains the atoms, ghosts among them, in a box that stays as it is, for a derivative. */
+bool PairTorchmdx::strains_ghosts() const
+{
+  for (const auto &fix : modify->get_fix_list())
+    if (strcmp(fix->style, "numdiff/virial") == 0) return true;
+  for (const auto &compute : modify->get_compute_list())
+    if (strcmp(compute->style, "born/matrix") == 0) return true;
+  return false;
+}
+
 /* Directions that the potential treats as periodic itself: those that are not divided among processes. */
 void PairTorchmdx::choose_folds()
 {
-  const bool tiled = comm->layout == Comm::LAYOUT_TILED;
+  const bool tiled = comm->layout == Comm::LAYOUT_TILED, strained = strains_ghosts();
   for (int d = 0; d < 3; d++)
-    folded[d] = domain->periodicity[d] && (comm->nprocs == 1 || (!tiled && comm->procgrid[d] == 1));
+    folded[d] = domain->periodicity[d] && !strained && (comm->nprocs == 1 || (!tiled && comm->procgrid[d] == 1));
 }
 
 int PairTorchmdx::pack_forward_comm(int n, int *list, double *buffer, int across, int *pbc)
@@ -344,6 +355,13 @@ void PairTorchmdx::require_no_heat_flux()
     if (strcmp(compute->style, "heat/flux") == 0)
       error->all(FLERR, "pair_style torchmdx needs compute centroid/stress/atom for compute heat/flux, and none of "
                         "style stress/atom in the same input: an atom's energy depends on neighbours of neighbours");
+}
+
+/* The computes of the package TALLY add up what a style tells of each pair; without it they would find nothing. */
+void PairTorchmdx::add_tally_callback(Compute *compute)
+{
+  error->all(FLERR, "pair_style torchmdx has no energies and forces of pairs of atoms, which compute " +
+                        std::string(compute->style) + " needs");
 }
 
 static void *create(void *lammps)

@@ -30,6 +30,7 @@ class PairTorchmdx : public Pair {
   void compute(int, int) override;
   int pack_forward_comm(int, int *, double *, int, int *) override;
   void unpack_forward_comm(int, int, double *) override;
+  void add_tally_callback(class Compute *) override;
 
  private:
   int session = -1;
@@ -44,6 +45,7 @@ class PairTorchmdx : public Pair {
   double *inputs = nullptr;
 
   int place_on_machine();
+  bool strains_ghosts() const;
   void choose_folds();
   void find_images();
   void find_atoms();
