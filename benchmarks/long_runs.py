@@ -79,10 +79,12 @@ class Frame:
     why: str = ""
 
 
-LIQUID, BOX = "liquid_water", "peptide_in_water"
+LIQUID, BOX, DIPEPTIDE = "liquid_water", "peptide_in_water", "dipeptide_in_water"
 RUNS = {
     "peptide-nvt": Run("aceff-1.1", BOX, "nvt", 2.0, hydrogens=HEAVY),
     "peptide-nve": Run("aceff-1.1", BOX, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
+    "dipeptide-nvt": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY),
+    "dipeptide-nve": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
     "peptide-nvt-openmm": Run("aceff-1.1", BOX, "nvt", 2.0, hydrogens=HEAVY, program="OpenMM"),
     "peptide-nve-openmm": Run("aceff-1.1", BOX, "nve", 2.0, hydrogens=HEAVY, program="OpenMM", settling=20.0),
     "peptide-nvt-2.0": Run("aceff-2.0", BOX, "nvt", 2.0, hydrogens=HEAVY),
@@ -105,8 +107,8 @@ def structure(name: str) -> ase.Atoms:
         return bulk("Cu", cubic=True) * (3, 3, 3)
     if name == "NaCl 216":
         return bulk("NaCl", "rocksalt", a=5.64, cubic=True) * (3, 3, 3)
-    if name == LIQUID:
-        found = ase.io.read(systems.STRUCTURES / f"{LIQUID}.pdb", index=0)
+    if name in (LIQUID, DIPEPTIDE):
+        found = ase.io.read(systems.STRUCTURES / f"{name}.pdb", index=0)
         assert isinstance(found, ase.Atoms)
         return found
     return released.structure(name)
