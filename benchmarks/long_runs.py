@@ -4,7 +4,8 @@
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIALS`. float32, by `torchmdx.Dynamics` or,
 in rows that say so, by OpenMM with the potential added (Monte Carlo barostat). Each run starts from a relaxed
-structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps.
+structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps. The
+smaller box, alanine dipeptide in 200 molecules of water, was equilibrated by OpenMM.
 Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time. drift: slope
 of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list. A run ends
 after --seconds, if it has not reached --picoseconds by then; its row is written every REPORT seconds.
