@@ -105,7 +105,7 @@ def measure(path: str, name: str, program: str) -> Row:
         advance(count)
         steps.append((time.perf_counter() - start) / count)
     step = statistics.median(steps)
-    together = max(1, min(A_RUN, int(1.0 / step / energy.TOGETHER)))  # bursts of a second for slow programs
+    together = max(1, min(A_RUN, int(2.0 / step / energy.TOGETHER)))  # bursts of two seconds for slow programs
     return dict(
         atoms=len(released.structure(name)),
         step_ms=round(step * 1e3, 4),
