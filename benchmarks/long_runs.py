@@ -1,13 +1,14 @@
 """Long runs of released potentials: drift, temperature, density, lattice constants, recoveries.
 
-    python -m benchmarks.long_runs [FOLDER] [--rows water-npt,...] [--picoseconds 100] [--seconds 150]
+    python -m benchmarks.long_runs [FOLDER] [--rows water-npt,...] [--picoseconds 100] [--seconds 150] [--settling 5]
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIALS`. float32, by `torchmdx.Dynamics` or,
 in rows that say so, by OpenMM with the potential added (Monte Carlo barostat). Each run starts from a relaxed
-structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps.
-Errors are standard errors from ten blocks of time. drift: slope of the total energy, eV/atom/ps, at constant energy.
-recoveries: steps that were repeated with a longer list. A run ends after --seconds, if it has not reached --picoseconds
-by then.
+structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps. The
+smaller box, alanine dipeptide in 200 molecules of water, was equilibrated by OpenMM.
+Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time. drift: slope
+of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list. A run ends
+after --seconds, if it has not reached --picoseconds by then; its row is written every REPORT seconds.
 
 upstream_*: of crystals where matgl can be imported, its own results for FRAMES structures of the run: the mean pressure
 (without kinetic energy) less that of torchmdx, GPa, and the largest difference of a force, eV/Å.
@@ -20,7 +21,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,15 @@ from numpy.typing import NDArray
 
 import torchmdx
 from benchmarks import drift, matgl_steps, record, released, systems
-from torchmdx import Dynamics, Potential, System
+from torchmdx import Batch, Dynamics, Potential, System
 from torchmdx.dynamics import CellRescaling, Langevin
+from torchmdx.dynamics.particles import with_heavy_hydrogens
 
 Row = dict[str, Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BLOCKS, EVERY, FRAMES = 10, 50, 10
+REPORT = 20.0  # s
+HEAVY = 3.0  # amu
 TEMPERATURE = 300.0  # K
 STRONG, WEAK = 10.0, 1.0  # friction while settling and then, 1/ps
 KILOJOULE = ase.units.kJ / ase.units.mol  # a mole, in eV
@@ -59,6 +63,7 @@ class Run:
     known: float | None = None
     settling: float = 5.0  # ps
     program: str = "Dynamics"
+    hydrogens: float | None = None  # amu
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,26 @@ class Frame:
     why: str = ""
 
 
-LIQUID = "liquid_water"
+LIQUID, BOX, DIPEPTIDE = "liquid_water", "peptide_in_water", "dipeptide_in_water"
 RUNS = {
-    "peptide-nvt": Run("aceff-1.1", "peptide_in_water", "nvt", 1.0),
-    "peptide-nve": Run("aceff-1.1", "peptide_in_water", "nve", 0.5),
-    "water-npt": Run("aceff-2.0", LIQUID, "npt", 1.0, known=0.997, settling=20.0),
-    "water-npt-openmm": Run("aceff-2.0", LIQUID, "npt", 1.0, known=0.997, settling=20.0, program="OpenMM"),
-    "water-nve": Run("aceff-2.0", LIQUID, "nve", 0.5),
+    "peptide-nvt": Run("aceff-1.1", BOX, "nvt", 2.0, hydrogens=HEAVY),
+    "peptide-nve": Run("aceff-1.1", BOX, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
+    "dipeptide-nvt": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY),
+    "dipeptide-nve": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
+    "dipeptide-nvt-openmm": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY, program="OpenMM"),
+    "dipeptide-nve-openmm": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, program="OpenMM", settling=20.0),
+    "peptide-nvt-2.0": Run("aceff-2.0", BOX, "nvt", 2.0, hydrogens=HEAVY),
+    "peptide-nve-2.0": Run("aceff-2.0", BOX, "nve", 2.0, hydrogens=HEAVY),
+    "water-npt": Run("aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY),
+    "water-npt-1.1": Run("aceff-1.1", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY),
+    "water-npt-openmm": Run(
+        "aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, program="OpenMM", hydrogens=HEAVY
+    ),
+    "water-nve": Run("aceff-2.0", LIQUID, "nve", 2.0, hydrogens=HEAVY),
     "copper-npt": Run(MATPES, "Cu 108", "npt", 2.0, 7e-7, known=3.615),
+    "copper-npt-openmm": Run(MATPES, "Cu 108", "npt", 2.0, known=3.615, program="OpenMM"),
     "salt-npt": Run(MATPES, "NaCl 216", "npt", 2.0, 4e-6, known=5.640),
+    "salt-npt-openmm": Run(MATPES, "NaCl 216", "npt", 2.0, known=5.640, program="OpenMM"),
 }
 
 
@@ -92,8 +108,8 @@ def structure(name: str) -> ase.Atoms:
         return bulk("Cu", cubic=True) * (3, 3, 3)
     if name == "NaCl 216":
         return bulk("NaCl", "rocksalt", a=5.64, cubic=True) * (3, 3, 3)
-    if name == LIQUID:
-        found = ase.io.read(systems.STRUCTURES / f"{LIQUID}.pdb", index=0)
+    if name in (LIQUID, DIPEPTIDE):
+        found = ase.io.read(systems.STRUCTURES / f"{name}.pdb", index=0)
         assert isinstance(found, ase.Atoms)
         return found
     return released.structure(name)
@@ -113,6 +129,7 @@ def rounded(name: str, values: NDArray[np.float64], digits: int) -> Row:
 
 def by_dynamics(run: Run, potential: Potential, atoms: ase.Atoms, steps: int) -> Iterator[Frame]:
     options: dict[str, Any] = dict(timestep=run.timestep, temperature=TEMPERATURE, seed=1)
+    options["hydrogen_mass"] = run.hydrogens
     if run.ensemble == "npt":
         options["barostat"] = CellRescaling(1.0, 1.0, run.compressibility)
     system = System.from_ase(atoms)
@@ -140,17 +157,24 @@ def by_openmm(run: Run, potential: Potential, atoms: ase.Atoms, steps: int) -> I
 
     topology = openmm_steps.topology_of(atoms.numbers, atoms.cell.array)
     system = openmm.System()
-    for mass in atoms.get_masses():
+    masses = atoms.get_masses()
+    if run.hydrogens is not None:
+        masses, _ = with_heavy_hydrogens(Batch.of(System.from_ase(atoms)), masses, run.hydrogens)
+    for mass in masses:
         system.addParticle(mass)
     force = add_potential(system, topology, potential)
-    system.addForce(openmm.MonteCarloBarostat(1.0, TEMPERATURE))
-    integrator = openmm.LangevinMiddleIntegrator(TEMPERATURE, STRONG, run.timestep / 1000)
+    if run.ensemble == "npt":
+        system.addForce(openmm.MonteCarloBarostat(1.0, TEMPERATURE))
+    integrator = openmm.CompoundIntegrator()
+    for friction in (STRONG, WEAK):
+        integrator.addIntegrator(openmm.LangevinMiddleIntegrator(TEMPERATURE, friction, run.timestep / 1000))
+    integrator.addIntegrator(openmm.VerletIntegrator(run.timestep / 1000))
     context = openmm.Context(system, integrator, *released_dynamics.platform())
     context.setPeriodicBoxVectors(*(atoms.cell.array * openmm_steps.NM))
     context.setPositions(atoms.positions * openmm_steps.NM)
     context.setVelocitiesToTemperature(TEMPERATURE, 1)
     integrator.step(steps_of(run, run.settling))
-    integrator.setFriction(WEAK)
+    integrator.setCurrentIntegrator(2 if run.ensemble == "nve" else 1)
     for step in range(EVERY, steps + 1, EVERY):
         integrator.step(EVERY)
         state = context.getState(energy=True, positions=True)
@@ -199,32 +223,40 @@ def beside_upstream(path: Path, potential: Potential, atoms: ase.Atoms, frames: 
     return {key: float(f"{value:.1e}") for key, value in found.items()}
 
 
-def measure(name: str, run: Run, path: str | Path, picoseconds: float, seconds: float) -> Row:
+def measure(name: str, run: Run, path: str | Path, picoseconds: float, seconds: float) -> Iterator[Row]:
+    """The row, every REPORT seconds and at the end."""
     potential = torchmdx.load(path, dtype=torch.float32, device=DEVICE)
     assert isinstance(potential, Potential)
-    atoms = start_of(run, potential)
-    program = by_openmm if run.program == "OpenMM" else by_dynamics
+    atoms, crystal = start_of(run, potential), run.system in ("Cu 108", "NaCl 216")
     frames: list[Frame] = []
-    start, begun = 0.0, 0.0
-    for frame in program(run, potential, atoms, steps_of(run, picoseconds)):
-        if not frames:  # before it are settling and set-up
-            start, begun = time.perf_counter(), frame.time
-        frames.append(frame)
-        if time.perf_counter() - start > seconds:
+    start, told = 0.0, 0.0  # the first frame is after settling and set-up
+    for frame in (by_openmm if run.program == "OpenMM" else by_dynamics)(
+        run, potential, atoms, steps_of(run, picoseconds)
+    ):
+        now = time.perf_counter()
+        start, told = (start, told) if frames else (now, now)
+        frames.append(frame if crystal else replace(frame, positions=frame.positions[:0]))
+        if now - start > seconds:
             break
-    span, last = time.perf_counter() - start, frames[-1]
+        if now - told > REPORT and len(frames) >= drift.BLOCKS:
+            told = now
+            yield row_of(name, run, atoms, frames, now - start)
+    row = row_of(name, run, atoms, frames, time.perf_counter() - start)
+    if crystal and importlib.util.find_spec("matgl") is None:
+        print(f"{name}: without matgl, which cannot be imported", flush=True)
+    elif crystal:
+        row |= beside_upstream(Path(path), potential, atoms, frames)
+    yield row
+
+
+def row_of(name: str, run: Run, atoms: ase.Atoms, frames: list[Frame], span: float) -> Row:
+    """span: s between the first frame and the last."""
+    last = frames[-1]
     row: Row = dict(run=name, potential=run.potential, system=run.system, atoms=len(atoms), ensemble=run.ensemble)
-    row |= dict(program=run.program, timestep_fs=run.timestep, picoseconds=round(last.time, 1))
-    row |= dict(ns_day=round((last.time - begun) * 86.4 / span, 1))
+    row |= dict(program=run.program, timestep_fs=run.timestep, hydrogens_amu=run.hydrogens)
+    row |= dict(picoseconds=round(last.time, 1), ns_day=round((last.time - frames[0].time) * 86.4 / span, 1))
     row |= rounded("temperature", np.array([frame.temperature for frame in frames]), 2)
-    row |= dict(recoveries=last.recoveries, why=last.why)
-    row |= results(run, atoms, frames)
-    if run.system in ("Cu 108", "NaCl 216"):
-        if importlib.util.find_spec("matgl") is None:
-            print(f"{name}: without matgl, which cannot be imported", flush=True)
-        else:
-            row |= beside_upstream(Path(path), potential, atoms, frames)
-    return row
+    return row | dict(recoveries=last.recoveries, why=last.why) | results(run, atoms, frames)
 
 
 def results(run: Run, atoms: ase.Atoms, frames: list[Frame]) -> Row:
@@ -251,15 +283,17 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(RUNS))
     parser.add_argument("--picoseconds", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--settling", type=float, help="ps; default: of each run")
     options = parser.parse_args()
     for name in options.rows.split(","):
-        path = released.find(options.folder and Path(options.folder), RUNS[name].potential)
+        run = RUNS[name] if options.settling is None else replace(RUNS[name], settling=options.settling)
+        path = released.find(options.folder and Path(options.folder), run.potential)
         if path is None:
-            print(f"{RUNS[name].potential}: not in {options.folder}", flush=True)
+            print(f"{run.potential}: not in {options.folder}", flush=True)
             continue
-        row = measure(name, RUNS[name], path, options.picoseconds, options.seconds)
-        print(row, flush=True)
-        record.update("long_runs", [row], ("run",))
+        for row in measure(name, run, path, options.picoseconds, options.seconds):
+            print(row, flush=True)
+            record.update("long_runs", [row], ("run",))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,12 @@ def prepare(mode: str, model: Any, numbers: Tensor, positions: Tensor, index: Te
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             _, state["forces"] = model(numbers, moving, index, box)
-        run = graph.replay
+        state["positions"] = moving  # which the graph reads, as long as someone may replay it
+
+        def run() -> None:
+            assert "positions" in state
+            graph.replay()
+
     else:
         moving = positions.clone().requires_grad_(True)
         model(numbers, moving, index, box)

@@ -194,10 +194,14 @@ def test_the_plot_shows_the_fastest_time_of_each_program_at_each_size():
     assert plot_speed.read_points(rows) == {"torchmdx": [(20, 1.0), (200, 2.0)], "torchmd-net": [(20, 8.0)]}
 
 
-def test_the_page_of_what_runs_has_the_plans_of_both_networks():
+def test_the_page_of_what_runs_has_the_plans_of_networks_and_potentials():
     found = [name for kind, name, _ in sources(DIRECTIVE, "docs/what_runs.md") if kind == "plans"]
-    assert found == ["tensornet", "tensornet2"]
+    assert found == ["tensornet", "tensornet2", "released"]
     assert "| 2,489 | blocks of atoms; tiles of atoms in CUDA C++ |" in table_of("tensornet")
     assert table_of("tensornet2").count("\n") == 7
-    with pytest.raises(ValueError, match="network must be one of tensornet, tensornet2, got 'painn'"):
+    with pytest.raises(ValueError, match="network must be one of tensornet, tensornet2, released, got 'painn'"):
         table_of("painn")
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table_of("released").splitlines()]
+    assert ["AceFF-2.0, 15 atoms", "one program per atom; one launch of CUDA C++"] in rows
+    assert ["TensorNet-MatPES, 8 atoms, periodic", "one program per atom; one launch of CUDA C++"] in rows
+    assert ["QET-MatQ, 8 atoms, periodic", "pairs of atoms, by autograd"] in rows

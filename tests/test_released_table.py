@@ -148,6 +148,39 @@ def test_dynamics_are_compared_with_openmm_ml():
     assert released_dynamics.compared(rows)[0] == {"program": "Dynamics", "step_ms": 0.1, "speedup": 25.0}
 
 
+def test_dynamics_are_compared_with_openmm_ml_in_its_best_mode():
+    pytest.importorskip("openmm")
+    from benchmarks import released_dynamics
+
+    rows = [
+        {"program": "OpenMM", "step_ms": 0.5},
+        {"program": "openmm-ml", "error": "takes more than 60 s"},
+        {"program": released_dynamics.EAGER, "step_ms": 10.0},
+    ]
+    assert [row.get("speedup") for row in released_dynamics.compared(rows)] == [20.0, None, None]
+    assert released_dynamics.compared([*rows, {"program": "openmm-ml", "step_ms": 5.0}])[0]["speedup"] == 10.0
+
+
+def test_a_long_run_tells_what_it_has_covered(monkeypatch):
+    """Rows before the end, of all frames so far; the time of the last frame, not what was asked for."""
+    from dataclasses import replace
+
+    run = replace(long_runs.RUNS["water-nve"], settling=0.0, hydrogens=None)
+    clock = iter(range(0, 10_000, 10))
+
+    def frames(*_):
+        for k in range(40):
+            yield long_runs.Frame(0.1 * k, 1e-6 * k, 300.0, 1000.0, np.zeros((3, 3)), np.eye(3), 0)
+
+    monkeypatch.setattr(long_runs, "by_dynamics", frames)
+    monkeypatch.setattr(long_runs, "start_of", lambda *_: released.toluene())
+    monkeypatch.setattr(long_runs.time, "perf_counter", lambda: float(next(clock)))
+    rows = list(long_runs.measure("x", run, "organic-1", 100.0, 350.0))
+    assert [row["picoseconds"] for row in rows] == [1.9, 2.2, 2.5, 2.8, 3.1, 3.4, 3.6]
+    assert rows[-1]["drift_ev_atom_ps"] == pytest.approx(1e-5)
+    assert (rows[-1]["temperature"], rows[-1]["hydrogens_amu"]) == (300.0, None)
+
+
 def test_rows_of_earlier_runs_stay_with_their_commit(results):
     keys, rows = ("system",), [{"system": name, "ms": 1.0} for name in "abc"]
     record.update("one", rows, keys)

@@ -26,7 +26,7 @@ README = ROOT / "README.md"
 PLACE = re.compile(r"(?<=<!-- written by tools/write_readme.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
 TABLE = """
 rows: [potential, system, atoms]
-where: {system: [alanine_dipeptide, dhfr, Si 216]}
+where: {system: [alanine_dipeptide, dhfr, Si 8]}
 columns:
   torchmdx, ms: {by: torchmdx, value: ms}
   ns/day at 1 fs: {by: torchmdx, value: ms, inverse: 86.4}

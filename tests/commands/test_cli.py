@@ -447,7 +447,7 @@ def test_info_says_what_runs(capsys, model):
 )
 def test_info_refuses_other_cards_and_numbers(capsys, model, options, words):
     assert_refused(capsys, ["info", model, *options], words)
-    assert_refused(capsys, ["info", *options], "--atoms and --card need a CHECKPOINT, got none")
+    assert_refused(capsys, ["info", *options], "--atoms, --card and --periodic need a CHECKPOINT, got none")
 
 
 def test_info_says_how_a_checkpoint_of_torchmdnet_was_read(capsys, data, tmp_path):

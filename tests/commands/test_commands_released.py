@@ -39,6 +39,17 @@ def test_info_of_a_released_potential(mirror, capsys):
         assert words in out
 
 
+def test_the_plan_of_a_molecule_is_not_that_of_a_box(mirror, capsys):
+    """A molecule has all pairs instead of an Ewald sum, and needs no list beyond the network's cutoff."""
+    of_boxes = ("Ewald sum", "one of the network's own")
+    for options, there in (((), False), (("--periodic",), True)):
+        assert cli.main(["info", "aceff-2.0", "--atoms", "15", "--card", "H100", *options]) == 0
+        out = capsys.readouterr().out
+        assert ("for one periodic structure with its stress" in out) == there
+        assert "prior coulomb  " in out
+        assert [words in out for words in of_boxes] == [there, there]
+
+
 def test_what_is_known_comes_before_the_error(mirror, capsys):
     assert cli.main(["info", "aceff-1.0"]) == 2
     out, err = capsys.readouterr()

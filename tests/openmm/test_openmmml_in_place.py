@@ -1,9 +1,5 @@
 """In the place of openmm-ml's own potentials: their arguments, defaults and embeddings, by what openmm-ml requires."""
 
-import json
-import os
-from pathlib import Path
-
 import numpy as np
 import openmm
 import pytest
@@ -21,6 +17,7 @@ from mm_systems import (
 )
 from model_kinds import coulomb
 from openmm import app
+from released_files import released, upstream
 from structures import DATA
 
 from torchmdx import load, save
@@ -34,7 +31,6 @@ from torchmdx.openmm.openmmml import INTERPOLATE, PotentialFactory  # noqa: E402
 
 PYTHON = dict(transport="python", device="cpu", precision="float64")
 EVERYWHERE = "reaction_field_everywhere"
-RELEASED = os.environ.get("ACEFF_RELEASED")
 TRUNCATED = pytest.mark.filterwarnings("ignore:.*truncates the Coulomb energy:UserWarning")
 
 
@@ -148,16 +144,14 @@ def test_energies_with_and_without_those_of_atoms(learned, potential) -> None:
 
 
 @TRUNCATED
-@pytest.mark.skipif(RELEASED is None, reason="needs AceFF-1.1 and 2.0, NAME.ckpt and NAME.json in ACEFF_RELEASED")
 @pytest.mark.parametrize("name", ["aceff-1.1", "aceff-2.0"])
 def test_energies_of_released_potentials(name, monkeypatch) -> None:
     """Those that torchmd-net computed in float64: a molecule, and a peptide in water."""
-    folder = Path(str(RELEASED))
     monkeypatch.setattr(MLPotential, "_implFactories", dict(MLPotential._implFactories))
     register_openmmml("torchmdnet")
-    learned = MLPotential("torchmdnet", modelPath=folder / f"{name}.ckpt")
+    learned = MLPotential("torchmdnet", modelPath=released(name))
     cut = dict(useCoulombCutoff=True, coulomb_cutoff=1.2) if name == "aceff-2.0" else {}
-    for case in json.loads((folder / f"{name}.json").read_text()):
+    for case in upstream(name):
         topology = app.Topology()
         residue = topology.addResidue("MOL", topology.addChain())
         for number in case["numbers"]:

@@ -5,13 +5,13 @@ a potential of torchmdx here: ASE's calculator of torchmdx where they use openmm
 potential for openmm-ml where they name one of MACE or AceFF.
 """
 
-import os
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from released_files import released
 
 openmmml = pytest.importorskip("openmmml")
 from openmmml import MLPotential  # noqa: E402
@@ -19,7 +19,6 @@ from openmmml import MLPotential  # noqa: E402
 from torchmdx.ase import Calculator  # noqa: E402
 from torchmdx.openmm.openmmml import PotentialFactory  # noqa: E402
 
-RELEASED = os.environ.get("ACEFF_RELEASED")  # folder of the released files, which are no part of the project
 ACEFF = ("aceff-1.0", "aceff-1.1", "aceff-2.0")
 OURS = "organic-1"
 pytestmark = [
@@ -53,10 +52,7 @@ class InPlace(PotentialFactory):
     def createImpl(self, name: str, **args: Any) -> Any:
         if name not in ACEFF:
             return super().createImpl(name, modelPath=OURS, **args)
-        path = None if RELEASED is None else Path(RELEASED, f"{name}.ckpt")
-        if path is None or not path.exists():
-            pytest.skip(f"needs {name}.ckpt in ACEFF_RELEASED")
-        return super().createImpl(name, modelPath=path, **args)
+        return super().createImpl(name, modelPath=released(name), **args)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +69,7 @@ class TestMechanicalEmbedding(_test_class("TestMechanicalEmbedding")):
 
 
 class TestTorchMDNetPotential(_test_class("TestTorchMDNetPotential")):
-    """As openmm-ml has it, for released files in ACEFF_RELEASED."""
+    """As openmm-ml has it, for released files."""
 
 
 class TestEmbeddingOfTorchmdx(_test_class("TestMechanicalEmbedding")):

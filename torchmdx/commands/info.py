@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torchmdx
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
-from torchmdx.commands.released import lines_of_machines, released_lines
+from torchmdx.commands.released import lines_of_machines, released_lines, usual_work
 from torchmdx.runtime.c_library import c_library, c_library_state
 from torchmdx.runtime.wording import counted
 
@@ -68,6 +68,9 @@ def add_parser(subparsers: Any) -> None:
         "--atoms", type=int, metavar="N", help="say what runs for this number of atoms (default: 22 and 2500)"
     )
     parser.add_argument("--card", metavar="NAME", help="say what runs on this card, such as H100, or on a CPU")
+    parser.add_argument(
+        "--periodic", action="store_true", help="of a periodic structure, with its stress (default: of a molecule)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -79,14 +82,15 @@ def run(options: argparse.Namespace) -> int:
             print("\n".join(released), flush=True)  # before what may need a network
         read = read_any(options.checkpoint)
         readings = read if isinstance(read, list) else [read]
-        plans = _plans_of(readings[0].potential, options.atoms, options.card)
+        plans = _plans_of(readings[0].potential, options.atoms, options.card, options.periodic)
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
-        print("\nwhat runs in float32, for one structure whose atoms have about 48 neighbours:\n" + "\n".join(plans))
+        what = "one periodic structure with its stress" if options.periodic else "one molecule"
+        print(f"\nwhat runs in float32, for {what}, whose atoms have about 48 neighbours:\n" + "\n".join(plans))
         if released:
-            print("\nand on other machines:\n" + "\n".join(lines_of_machines(readings[0].potential)))
+            print("\nand on other machines:\n" + "\n".join(lines_of_machines(readings[0].potential, options.periodic)))
         return 0
-    if options.atoms is not None or options.card is not None:
-        raise ValueError("--atoms and --card need a CHECKPOINT, got none")
+    if options.atoms is not None or options.card is not None or options.periodic:
+        raise ValueError("--atoms, --card and --periodic need a CHECKPOINT, got none")
     print(f"torchmdx {torchmdx.__version__}, Python {platform.python_version()}, {platform.platform()}")
     broken = _print_torch()
     for title, parts in (("required", REQUIRED), ("optional", OPTIONAL)):
@@ -113,11 +117,11 @@ def run(options: argparse.Namespace) -> int:
     return 1 if broken else 0
 
 
-def _plans_of(potential: Potential, atoms: int | None, card: str | None) -> list[str]:
+def _plans_of(potential: Potential, atoms: int | None, card: str | None, periodic: bool) -> list[str]:
     """What evaluates a potential on a card, or on this machine."""
     import torch
 
-    from torchmdx.engines.plan import Machine, Network, Workload, machine_named, plan
+    from torchmdx.engines.plan import Machine, Network, machine_named, plan
     from torchmdx.engines.registry import registered
 
     if atoms is not None and atoms < 0:
@@ -129,7 +133,7 @@ def _plans_of(potential: Potential, atoms: int | None, card: str | None) -> list
     network = replace(Network.of(potential), dtype="float32")
     found = []
     for count in USUAL_ATOMS if atoms is None else (atoms,):
-        work = Workload.usual(count, potential.cutoff)
+        work = usual_work(potential, count, periodic)
         facts = (potential.config, potential.prior_configs, work, "float32", machine, network)
         found.append(str(plan(*facts, registered=registered())))
     return found

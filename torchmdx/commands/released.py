@@ -6,7 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from torchmdx.engines.plan import Workload
     from torchmdx.models.potential import Potential
 
 SHOWN = ("CPU", "RTX 4090", "A100", "H100", "B200")  # machines
@@ -29,9 +32,19 @@ def released_lines(name: str) -> list[str]:
     ]
 
 
-def lines_of_machines(potential: Potential) -> list[str]:
+def usual_work(potential: Potential, atoms: int, periodic: bool) -> Workload:
+    """That of energies and forces of a molecule, or of a periodic structure with its stress."""
+    from torchmdx.engines.plan import Workload
+    from torchmdx.structures.system import Batch, System
+
+    one = System.create(np.zeros((1, 3)), [1], cell=100 * np.eye(3) if periodic else None, pbc=periodic)
+    usual = Workload.usual(atoms, potential.search_cutoff(Batch.of(one)))
+    return replace(usual, stress=periodic, periodic=periodic)
+
+
+def lines_of_machines(potential: Potential, periodic: bool = False) -> list[str]:
     """For each of several machines, what runs in float32: a line for few atoms and, if it differs, for many."""
-    from torchmdx.engines.plan import Network, Workload, machine_named, plan
+    from torchmdx.engines.plan import Network, machine_named, plan
 
     network = replace(Network.of(potential), dtype="float32")
     lines = []
@@ -39,7 +52,7 @@ def lines_of_machines(potential: Potential) -> list[str]:
         machine = machine_named(name)
         found = []
         for count in ATOMS:
-            work = Workload.usual(count, potential.cutoff)
+            work = usual_work(potential, count, periodic)
             planned = plan(potential.config, potential.prior_configs, work, "float32", machine, network)
             found.append(planned.why + (f" ({planned.short})" if planned.short and machine.is_gpu else ""))
         for count, what in zip(ATOMS, dict.fromkeys(found), strict=False):

@@ -57,6 +57,7 @@ def plan_for(
     work = replace(
         work,
         search_cutoff=potential.search_cutoff(batch),
+        periodic=bool(batch.pbc.any()),
         last_inputs=potential.uncertainty is not None,
         memory=memory,
     )

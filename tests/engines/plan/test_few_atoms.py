@@ -67,7 +67,8 @@ def test_clusters_need_forces_and_numbers_for_edges():
 def test_a_tensornet2_takes_one_launch_only_where_that_is_faster():
     work, config = Workload(atoms=15, capacity=400), TensorNet2Config()
     assert named(planned(config, work, "H100")) == "rows one_launch clusters"
-    assert named(planned(config, replace(work, atoms=16), "H100")) == "rows clusters"
+    more = planned(config, replace(work, atoms=16), "H100")
+    assert (named(more), more.stages[1].why) == ("rows clusters", "one launch is faster for 1 to 15 atoms, got 16")
     assert named(planned(config, work, "A100")) == "rows"
     alone = "it has forces and Coulomb energies of all pairs, but no stress and no other priors"
     several = {

@@ -198,7 +198,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         why = "fused kernels, priors separately" if priors else "fused kernels"
         between = between_passes(network.kind, priors)
         kernels = plan_kernels(network.kind, config, found.work, found.machine, priors=between)
-        beside = [] if kernels.one_launch else _priors(priors, "Triton")
+        beside = [] if kernels.one_launch else _priors(priors, "Triton", found.work)
         stages = (*kernels.stages, *beside, *_near(config, found.work), *_last_inputs(found.work))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     warning = reason if isinstance(config, TensorNetConfig) else None
@@ -214,7 +214,7 @@ def _on_cpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         if network.kind == "QET":
             why = "features in C on the CPU, equilibration and head between the passes"
             stage, kernel = replace(stage, runs="C, a call for each pass; the rest by autograd"), ""
-        return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel)))
+        return replace(found, engine=COMPILED, why=why, stages=(stage, *_priors(priors, kernel, found.work)))
     if found.precision == "float64":
         return replace(found, why=f"float64 takes the exact model: {reason}", stages=(_exact(reason),))
     # In plain torch the network of pairs would keep TensorNet2's filters of all edges; the exact model works in blocks.
@@ -244,7 +244,7 @@ def between_passes(kind: str, priors: Sequence[PriorConfig]) -> bool:
     return type(prior) is not CoulombConfig or prior.charges != "predicted" or prior.cut_in_vacuum
 
 
-def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
+def _priors(priors: Sequence[PriorConfig], kernel: str, work: Workload) -> list[Stage]:
     """kernel: the language of the kernel for Coulomb energies; empty where there is none."""
     autograd, stages = "torch, by autograd", []
     others = [prior for prior in priors if not (kernel and type(prior) is CoulombConfig)]
@@ -253,7 +253,7 @@ def _priors(priors: Sequence[PriorConfig], kernel: str) -> list[Stage]:
         name = f"prior {prior.name}"
         if prior not in others:
             stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
-            if isinstance(prior, CoulombConfig) and prior.sums_lattice:
+            if isinstance(prior, CoulombConfig) and prior.sums_lattice and work.periodic:
                 runs = "Triton, a branch beside the pairs" if kernel == "Triton" else "torch, products of matrices"
                 stages.append(Stage("Ewald sum", runs, "of periodic systems, over the reciprocal lattice", autograd))
         elif branch:

@@ -90,8 +90,10 @@ def charged_launch(
     def no(reason: str) -> tuple[bool, list[Stage]]:
         return False, [Stage("few atoms", several, reason, single)]
 
-    if clusters is None or work.atoms > MOST_CHARGED:
+    if clusters is None:
         return False, []
+    if work.atoms > MOST_CHARGED:
+        return no(f"one launch is faster for 1 to {MOST_CHARGED} atoms, got {work.atoms:,}")
     if (reason := serves.charged_launch(config, machine)) is not None:
         return no(reason)
     if not machine.clusters:

@@ -14,6 +14,7 @@ class Workload:
 
     Attributes:
         domain: The atoms are those of a `Domain`, of which kernels evaluate a part.
+        periodic: Structures may be periodic.
         alone: No other engine runs on the device at the same time.
         last_inputs: The inputs of the last layer are results too, for the uncertainty of the energy.
         search_cutoff: Of the list of edges, Å, where priors need a longer one than the network; 0: that of the network.
@@ -27,6 +28,7 @@ class Workload:
     elements: int = 0
     forces: bool = True
     stress: bool = False
+    periodic: bool = True
     alone: bool = True
     domain: bool = False
     search_cutoff: float = 0.0

@@ -1,6 +1,5 @@
 """QETs of matgl: numbers of matgl 4.1.2 for its newer form, and an oracle for that of DGL."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,14 @@ from ase import Atoms
 from ase.build import bulk
 from matgl_folders import description, errors, frames, state, structure, write
 from matgl_qet_oracle import QETOracle
+from released_files import released
 
 from torchmdx import Batch, Calculator, System, evaluate, load, save
 from torchmdx.checkpoints.formats.reading import UnsupportedCheckpoint
 from torchmdx.checkpoints.save_load import read
 
 NAMES = ("qet-environment", "qet-element")
-RELEASED = Path(os.environ.get("RELEASED_POTENTIALS", "released")) / "QET-MatQ-PES"  # no part of the project
+QET = "QET-MatQ-PES"
 
 
 def on_dgl(name: str) -> tuple[dict, dict]:
@@ -60,17 +60,15 @@ def test_on_dgl_the_potential_is_that_of_an_atoms_own_charge(name, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def released():
-    if not RELEASED.is_dir():
-        pytest.skip("needs the released potential QET-MatQ-PES")
-    return load(RELEASED, dtype=torch.float64)
+def equilibrated():
+    return load(released(QET), dtype=torch.float64)
 
 
-def test_the_released_potential_is_exact(released):
+def test_the_released_potential_is_exact(equilibrated):
     import json
 
-    told = json.loads((RELEASED / "model.json").read_text())
-    tensors = torch.load(RELEASED / "state.pt", weights_only=True, map_location="cpu")
+    told = json.loads((released(QET) / "model.json").read_text())
+    tensors = torch.load(released(QET) / "state.pt", weights_only=True, map_location="cpu")
     oracle = QETOracle(told, tensors)
     salt = bulk("NaCl", "rocksalt", 5.69)
     salt.rattle(0.1, seed=2)
@@ -83,7 +81,7 @@ def test_the_released_potential_is_exact(released):
         wanted, charges = oracle.results(
             atoms.get_chemical_symbols(), atoms.positions, atoms.cell.array, atoms.pbc, charge
         )
-        result = evaluate(released, System.from_ase(atoms, charge))
+        result = evaluate(equilibrated, System.from_ase(atoms, charge))
         assert float(result.energy[0]) == pytest.approx(wanted, abs=1e-9)
         np.testing.assert_allclose(result.charges, charges, rtol=0, atol=1e-10)
     forces = oracles.central_forces(lambda moved: [energy(p) for p, _ in moved], cluster.positions)
@@ -96,9 +94,9 @@ def test_the_released_potential_is_exact(released):
     ("symbols", "lattice", "constant", "energy"),
     [("MgO", "rocksalt", 4.25, -5.95), ("NaCl", "rocksalt", 5.69, -3.39), ("Si", "diamond", 5.43, -5.42)],
 )
-def test_the_released_potential_gives_crystals_of_pbe(released, symbols, lattice, constant, energy):
+def test_the_released_potential_gives_crystals_of_pbe(equilibrated, symbols, lattice, constant, energy):
     atoms = bulk(symbols, lattice, constant)
-    atoms.calc = Calculator(released, dtype="float64", device="cpu")
+    atoms.calc = Calculator(equilibrated, dtype="float64", device="cpu")
     assert atoms.get_potential_energy() / len(atoms) == pytest.approx(energy, abs=0.05)
     assert abs(np.trace(atoms.get_stress(voigt=False)) / 3 * 160.2) < 1.5
     charges = atoms.get_charges()

@@ -1,10 +1,8 @@
 """Potentials of matgl: energies, forces and stress of matgl itself, every form of file, and clear refusals."""
 
-import json
 import os
 import pickle
 import shutil
-from pathlib import Path
 
 import matgl_folders
 import numpy as np
@@ -12,14 +10,14 @@ import pytest
 import torch
 from ase.build import bulk, molecule
 from matgl_folders import DATA, NAMES, description, energy_of, frames, state, write
+from released_files import released, upstream
 
 import torchmdx
 from torchmdx import Batch, evaluate
 from torchmdx.checkpoints.save_load import read
 from torchmdx.commands import cli
 
-# Folders of released potentials, each with NAME.json beside it: what matgl computed for them in float64.
-RELEASED = [Path(folder) for folder in os.environ.get("MATGL_RELEASED", "").split(os.pathsep) if folder]
+RELEASED = ("TensorNet-MatPES-PBE-v2025.1-PES", "TensorNet-MatPES-r2SCAN-v2025.1-PES", "TensorNet-ANI-1x-Subset-PES")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,11 +31,10 @@ def test_results_are_those_of_matgl(name):
         assert stress < 1e-5, frame["name"]
 
 
-@pytest.mark.skipif(not RELEASED, reason="needs released potentials of matgl, their folders in MATGL_RELEASED")
-@pytest.mark.parametrize("folder", RELEASED, ids=lambda folder: folder.name)
-def test_results_of_a_released_potential_are_those_of_matgl(folder):
-    potential = torchmdx.load(folder, dtype=torch.float64)
-    for frame in json.loads(folder.with_name(f"{folder.name}.json").read_text()):
+@pytest.mark.parametrize("name", RELEASED)
+def test_results_of_a_released_potential_are_those_of_matgl(name):
+    potential = torchmdx.load(released(name), dtype=torch.float64)
+    for frame in upstream(name):
         result = evaluate(potential, Batch.from_systems([matgl_folders.structure(frame)]), stress=True)
         energy, forces, stress = matgl_folders.errors(result, frame)
         assert (energy < 2e-6, forces < 1e-6, stress < 1e-5) == (True, True, True), frame["name"]
