@@ -7,10 +7,11 @@ licence), in TIP3P water with ions, with `organic-1` for the ligand: examples/19
 300 K and 1 bar, stopped after --seconds if that comes before --picoseconds. FOLDER keeps structure, trajectory and log,
 and the page where plotly is installed.
 
-- ns_day: of the dynamics
+- ns_day: median over the intervals between frames, so that other programs in some of them do not count
 - temperature_K, density: means of its second half
 - pocket_rmsd: of the ligand's heavy atoms, Å, with the protein's CA atoms superposed on those of the start, after
   minimization; mean of the second half, and largest
+- largest_shift: of the centre of the ligand's heavy atoms in the same frames, Å
 - ca_rmsd: of the CA atoms, Å, mean of the second half
 - longest_bond: largest length of a covalent bond of the ligand, in units of that at the start
 """
@@ -61,6 +62,13 @@ def superposed(positions: Floats, on: Floats, by: list[int]) -> Floats:
     return moved
 
 
+def speed(log: dict[str, Floats]) -> float:
+    """ns/day, from a log with the mean speed since its first row, which has none."""
+    since = log["time_ps"][1:] - log["time_ps"][0]
+    elapsed = np.concatenate([[0.0], since / log["Speed (ns/day)"][1:]])
+    return round(float(np.median(np.diff(log["time_ps"]) / np.diff(elapsed))), 1)
+
+
 def observed(folder: Path) -> dict[str, Any]:
     """What the files of a run show."""
     log = read_table(folder / "complex.log")
@@ -74,15 +82,17 @@ def observed(folder: Path) -> dict[str, Any]:
     moved, half = superposed(positions, pose, carbons), dcd.num_frames // 2
     rmsd = np.sqrt(((moved - pose) ** 2).sum(-1))  # [F,N]
     pocket, backbone = (np.sqrt((rmsd[:, chosen] ** 2).mean(1)) for chosen in (heavy, carbons))
+    shift = np.linalg.norm((moved - pose)[:, heavy].mean(1), axis=1)
     first, second = np.triu_indices(len(ligand), 1)
     lengths = np.linalg.norm(positions[:, ligand][:, first] - positions[:, ligand][:, second], axis=-1)
     at_first = np.linalg.norm(pose[ligand][first] - pose[ligand][second], axis=-1)
     longest = (lengths / at_first)[:, at_first < BOND].max()
     found: dict[str, Any] = dict(solute_atoms=dcd.num_atoms, frames=dcd.num_frames)
-    found |= dict(picoseconds=round(float(log["time_ps"][-1]), 3), ns_day=float(log["Speed (ns/day)"][-1]))
+    found |= dict(picoseconds=round(float(log["time_ps"][-1]), 3), ns_day=speed(log))
     found |= dict(temperature_K=round(float(log["temperature_K"][half:].mean()), 2))
     found |= dict(density=round(float(log["density_g_per_cm3"][half:].mean()), 4))
     found |= dict(pocket_rmsd=round(float(pocket[half:].mean()), 3), largest_pocket_rmsd=round(float(pocket.max()), 3))
+    found |= dict(largest_shift=round(float(shift.max()), 3))
     return found | dict(ca_rmsd=round(float(backbone[half:].mean()), 3), longest_bond=round(float(longest), 3))
 
 
