@@ -11,7 +11,8 @@ results/multiple_steps_physics.json. A setting agrees if each average (potential
 <|∇U|²> / <∇²U> of all atoms and of hydrogens; variance of the lengths of bonds) differs from that of single steps of
 2 fs with heavy hydrogens by at most three standard errors of the difference, or by 1 % (energies: of 3/2 k T per atom),
 and no distribution (bonds, φ and ψ, pairs of oxygens) is farther from it than 99 % of random divisions of all replicas
-and 0.01 in total variation. The potential is organic-1 in float32, the integrator that of Langevin with 1/ps.
+and 0.01 in total variation. The potential (--potential) is in float32, the integrator that of Langevin with
+1/ps.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def start(options: argparse.Namespace) -> None:
     for name in options.names.split(","):
         numbers, positions, cell = _structure(name, options.structures)
         replicas = options.replicas or REPLICAS[name]
-        potential = torchmdx.load("organic-1", dtype=torch.float32, device=DEVICE)
+        potential = torchmdx.load(options.potential, dtype=torch.float32, device=DEVICE)
         subject = Subject(name, numbers, np.tile(positions, (replicas, 1, 1)), cell, potential, None)
         began = time.perf_counter()
         stages = [(temperature, length * options.shorter) for temperature, length in STAGES[name]]
@@ -98,22 +99,24 @@ def _structure(name: str, folder: Path | None) -> tuple[Any, Any, Any]:
 _POTENTIALS: dict[str, Any] = {}
 
 
-def _subject(folder: Path, name: str, fast: str | None) -> Subject:
+def _subject(folder: Path, name: str, potential: str, fast: str | None) -> Subject:
     """The replicas of a structure, with potentials that this process keeps."""
-    for file in filter(None, ("organic-1", fast)):
+    for file in filter(None, (potential, fast)):
         if file not in _POTENTIALS:
             _POTENTIALS[file] = torchmdx.load(file, dtype=torch.float32, device=DEVICE)
     with np.load(folder / f"{name}.start.npz") as held:
         given = (held["numbers"], held["frames"], held.get("cell"))
-    return Subject(name, *given, _POTENTIALS["organic-1"], _POTENTIALS.get(fast or ""))
+    return Subject(name, *given, _POTENTIALS[potential], _POTENTIALS.get(fast or ""))
 
 
-def work(folder: Path, name: str, fast: str | None, setting: Setting, seconds: float, shorter: float) -> str:
+def work(
+    folder: Path, name: str, potential: str, fast: str | None, setting: Setting, seconds: float, shorter: float
+) -> str:
     """Runs a setting, and writes its result; returns a line about it."""
     began, result = time.perf_counter(), {}
     until = began + 0.9 * seconds
     try:
-        subject = _subject(folder, name, fast)
+        subject = _subject(folder, name, potential, fast)
         if setting.kind == "nve":
             result = runs.constant_energy(subject, setting, until)
         else:
@@ -123,7 +126,7 @@ def work(folder: Path, name: str, fast: str | None, setting: Setting, seconds: f
         said = result["failed"] = f"{type(error).__name__}: {error}"
         if not isinstance(error, (FloatingPointError, StepError, NonFiniteError)):
             traceback.print_exc()
-    result |= dict(seconds=time.perf_counter() - began)
+    result |= dict(seconds=time.perf_counter() - began, potential=Path(potential).stem)
     np.savez(folder / f"{name}.{setting.name}.npz", **result)
     return f"{name} {setting.name}: {said}, {result['seconds']:.1f} s"
 
@@ -139,7 +142,7 @@ def run(options: argparse.Namespace) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
         given = [
-            (options.folder, options.name, options.fast, one, share * share_of(one), options.shorter)
+            (options.folder, options.name, options.potential, options.fast, one, share * share_of(one), options.shorter)
             for one in settings
         ]
         for done in as_completed([pool.submit(work, *each) for each in given]):
@@ -173,6 +176,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int)
     parser.add_argument("--shorter", type=float, default=1.0, help="factor of the times before the first frame")
     parser.add_argument("--name", default="alanine_dipeptide")
+    parser.add_argument("--potential", default="organic-1")
     parser.add_argument("--fast", help="checkpoint of the fast model")
     parser.add_argument("--seconds", type=float, default=60.0, help="wall time of all settings")
     parser.add_argument("--workers", type=int, default=3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import observables
+from benchmarks import observables, record
 from benchmarks.drift import slopes
 from benchmarks.multiple_steps_runs import LONGEST, PAIR_EVERY, TEMPERATURE, Setting
 from torchmdx.structures.units import BOLTZMANN
@@ -28,6 +28,7 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
     """A row of each setting that has a result in the folder."""
     held = {one: _load(folder / f"{name}.{one.name}.npz") for one in settings}
     reference = held.get(REFERENCE)
+    times = next((row for row in record.read("multiple_steps")["rows"] if row["system"] == name), {})
     rows = []
     for setting, arrays in held.items():
         if arrays is None:
@@ -36,6 +37,8 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
             kind=setting.kind, system=name, hydrogen_mass=setting.hydrogen_mass or "normal", step_fs=setting.timestep,
             inner=setting.inner, outer_fs=setting.outer, seconds=_rounded(arrays["seconds"]),
         )  # fmt: skip
+        if "potential" in arrays:
+            row["potential"] = str(arrays["potential"])
         if "failed" in arrays:
             rows.append(row | dict(error=str(arrays["failed"])))
             continue
@@ -46,10 +49,21 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
             row |= _pair("density_g_cm3", *observables.mean_and_error(arrays["density"]), 5)
         else:
             row |= _averages(arrays)
+            row |= samples_an_hour(row, times)
             if reference is not None and "failed" not in reference:
                 row |= compared(arrays, reference)
         rows.append(row)
     return rows
+
+
+def samples_an_hour(row: dict[str, Any], times: dict[str, Any]) -> dict[str, float]:
+    """Independent values of one replica in an hour, with the time of a step that `benchmarks.multiple_steps` has."""
+    step_ms = times.get("single_ms" if row["inner"] == 1 else f"inner_{row['inner']}_ms")
+    if step_ms is None:
+        return {}
+    picoseconds = 3.6e3 * row["step_fs"] / step_ms
+    names = [name for name in ("energy", "psi") if f"{name}_time_ps" in row]
+    return {f"{name}_samples_an_hour": _rounded(picoseconds / (2 * row[f"{name}_time_ps"]), 3) for name in names}
 
 
 def _load(path: Path) -> Arrays | None:
@@ -90,6 +104,9 @@ def _averages(arrays: Arrays) -> dict[str, Any]:
         row |= _pair("diffusion_1e5_cm2_s", *observables.mean_and_error(arrays["diffusion"]), 4)
     if "counts pairs" in arrays:
         row |= _first_peak(arrays)
+    for name in ("energy_time", "psi_time"):
+        if name in arrays:
+            row[f"{name}_ps"] = _rounded(arrays[name], 3)
     row |= dict(largest_difference_ev_a=_rounded(arrays["largest_difference"], 3))
     return row | dict(frames_over_limit=_rounded(arrays["over_limit"], 3))
 

@@ -154,6 +154,7 @@ class _Sums:
         """Arrays of each replica [R,...]; spacing: fs between frames."""
         frames = np.array(self.positions)
         found = {name: np.mean(values, 0) for name, values in self.values.items()}
+        found["energy_time"] = np.array(observables.correlation_time(np.array(self.values["energy"]), spacing / 1000))
         random = np.random.default_rng(self.subject.seed)
         every = max(CURVATURE_EVERY, len(frames) // 30)
         curved = [self.laplacian(frame.astype(np.float64), random) for frame in frames[::every]]
@@ -164,6 +165,8 @@ class _Sums:
             found[f"counts {name}"] = observables.histogram(values, **BONDS)
         if self.subject.cell is None:
             angles = [observables.torsion(frames, atoms) for atoms in (PHI, PSI)]
+            psi = np.cos(np.radians(angles[1]))
+            found["psi_time"] = np.array(observables.correlation_time(psi, spacing / 1000))
             place = [np.clip((angle + 180) // 30, 0, 11) for angle in angles]
             found["counts phi-psi"] = observables.histogram(12 * place[0] + place[1], 0, 144, 144)
         else:

@@ -60,6 +60,19 @@ def histogram(values: Any, low: float, high: float, bins: int) -> Floats:
     return np.stack([np.bincount(row, minlength=bins) for row in flat]).astype(np.float64)
 
 
+def correlation_time(series: Floats, spacing: float) -> float:
+    """Integrated autocorrelation time of values [K,R] at this spacing, up to the first lag without correlation.
+
+    A run of length T has T / (2 times this) independent values. Fluctuations are around the mean of all replicas.
+    """
+    around = series - series.mean()
+    whole = np.fft.rfft(around, 2 * len(around), axis=0)
+    products = np.fft.irfft(np.abs(whole) ** 2, axis=0)[: len(around)].mean(1) / np.arange(len(around), 0, -1)
+    last = np.flatnonzero(products <= 0)
+    kept = products[1 : int(last[0]) if len(last) else len(products)]
+    return float(spacing * (0.5 + kept.sum() / products[0]))
+
+
 def bonds_of(numbers: Any, positions: Any) -> dict[str, NDArray[np.int64]]:
     """Pairs of bonded atoms [B,2] by name: of a hydrogen by its heavy atom, "O-H", the others "heavy".
 

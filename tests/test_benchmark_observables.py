@@ -73,3 +73,13 @@ def test_a_random_walk_diffuses_as_fast_as_its_steps():
     expected = 0.1**2 / (2 * 0.1) * 10  # σ²/(2 Δt) in Å²/ps, in 10⁻⁵ cm²/s
     assert found.mean() == pytest.approx(expected, rel=0.05)
     assert np.isnan(observables.diffusion(walk[:10], 0.1, 0.5, 2.0)).all()
+
+
+def test_a_correlation_time_is_that_of_an_autoregressive_process():
+    kept, noise = 0.8, np.random.default_rng(5).normal(0, 1, (20_000, 16))
+    series = np.zeros_like(noise)
+    for k in range(1, len(noise)):
+        series[k] = kept * series[k - 1] + noise[k]
+    expected = 0.5 * (1 + kept) / (1 - kept)
+    assert observables.correlation_time(7 + series[100:], 2.0) == pytest.approx(2.0 * expected, rel=0.03)
+    assert observables.correlation_time(noise, 2.0) == pytest.approx(1.0, rel=0.05)

@@ -37,8 +37,9 @@ columns:
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
 OUTER = "{system: water8000, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
 SENTENCE = """\
-On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu make
-dynamics of 24,000 atoms of water {} times as fast as single steps of 1 fs, and {} times as fast as those of 2 fs.
+On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
+24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as those of 2 fs, if a
+[fast model](docs/distill.md) fits.
 """
 
 

@@ -36,14 +36,15 @@ def main() -> None:
     atoms = ase.io.read(MOLECULES, ":")
     systems = [System.from_ase(one) for one in atoms]
     batch = Batch.from_systems(systems)
-    potential = torchmdx.load("organic-1", dtype=torch.float32)
-    fast = torchmdx.CapturedStep(torchmdx.load(args.fast, dtype=torch.float32), batch)
+    given = dict(dtype=torch.float32, device="cuda" if torch.cuda.is_available() else "cpu")
+    potential = torchmdx.load("organic-1", **given)
+    fast = torchmdx.CapturedStep(torchmdx.load(args.fast, **given), batch)
     dynamics = Dynamics(potential, systems, integrator=Langevin(friction=20.0), temperature=args.temperature, seed=1)
     dynamics.run(EQUILIBRATION)
     forces, errors = [], []
     for snapshot in dynamics.snapshots(FRAMES * SPACING, every=SPACING):
         forces.append(snapshot.forces.copy())
-        errors.append(fast(snapshot.positions).forces - snapshot.forces)
+        errors.append(torch.as_tensor(fast(snapshot.positions).forces).cpu().numpy() - snapshot.forces)
     force, error = np.array(forces), np.array(errors)
     numbers, system = batch.atomic_numbers.numpy(), batch.system_index.numpy()
     found = {

@@ -20,7 +20,8 @@ ORGANIC = Path(__file__).resolve().parent.parent / "organic_1"
 MOST_ATOMS = 32
 CONTACT = 2.2  # Å between the nearest atoms of two molecules
 WATER = "O"
-SIDE, SPACING = 4, 3.1  # molecules along a box of water, and their distance in Å: 1.0 g/cm³
+SIDES, SPACING = (3, 5), 3.1  # fewest and most molecules along a box of water, and their distance in Å: 1.0 g/cm³
+STRAIN = 0.03  # the distance is larger or smaller by up to this share
 
 
 def read(name: str) -> list[str]:
@@ -72,14 +73,15 @@ def together(parts: list[Atoms], random: np.random.Generator) -> Atoms:
 
 
 def liquid(water: Atoms, random: np.random.Generator) -> Atoms:
-    """A periodic box of water molecules on a grid, each turned at random."""
-    box = Atoms(cell=[SIDE * SPACING] * 3, pbc=True)
-    for place in np.ndindex(SIDE, SIDE, SIDE):
+    """A periodic box of water molecules on a grid, each turned at random, of a random size and density."""
+    spacing, sides = SPACING * random.uniform(1 - STRAIN, 1 + STRAIN), random.integers(SIDES[0], SIDES[1] + 1, 3)
+    box = Atoms(cell=spacing * sides, pbc=True)
+    for place in np.ndindex(*sides):
         turned = water.copy()
         turned.rotate(random.uniform(0, 360), random.normal(size=3), center="COM")
-        turned.positions += SPACING * np.array(place) - turned.get_center_of_mass()
+        turned.positions += spacing * np.array(place) - turned.get_center_of_mass()
         box += turned
-    box.info = {"charge": 0, "smiles": f"{SIDE**3} {WATER}"}
+    box.info = {"charge": 0, "smiles": f"{sides.prod()} {WATER}"}
     return box
 
 

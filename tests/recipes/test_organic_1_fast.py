@@ -16,7 +16,7 @@ from torchmdx.checkpoints.potentials import FAST_MODELS, shipped
 from torchmdx.dynamics import Dynamics
 
 RECIPE = DATA.parents[1] / "recipes" / "organic_1_fast"
-MOST_BYTES = 300_000
+MOST_BYTES = 600_000
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def test_its_forces_are_near_where_it_was_not_trained(both):
     batch = Batch.from_systems([System.from_ase(one, 0.0) for one in atoms])
     whole, near = (torchmdx.CapturedStep(potential, batch)(batch.positions).forces for potential in both)
     relative = np.sqrt(((near - whole) ** 2).mean() / (whole**2).mean())
-    assert relative < 0.1
+    assert relative < 0.09
     recorded = json.loads((RECIPE / "accuracy.json").read_text())
-    assert recorded["relative"] < 0.2, "of molecules with more functional groups"
+    assert recorded["relative"] < 0.12, "of molecules with more functional groups"
 
 
 def test_outer_steps_of_2_fs_conserve_the_energy(both):

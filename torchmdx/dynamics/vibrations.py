@@ -1,7 +1,7 @@
 """How long steps may be for the vibrations of hydrogens: single steps, and outer steps of multiple time steps.
 
-The outer limit is measured (`benchmarks/multiple_steps_physics.py`): up to it averages of a molecule and of water with
-a distilled fast potential agree with those of single steps.
+The outer limit is measured (`benchmarks/multiple_steps_physics.py`, `multiple_steps_modes.py`): up to it averages of a
+molecule with a distilled fast potential, and of vibrations, agree with those of single steps.
 """
 
 from __future__ import annotations

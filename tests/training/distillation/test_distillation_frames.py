@@ -159,3 +159,14 @@ def test_a_trajectory_that_fails_keeps_what_is_before(organic, tmp_path):
     with pytest.warns(UserWarning, match=r"trajectories at up to 300 K ended after 0 of 2 frames"):
         assert frames.sample(dynamics, frames.FramePlan(3, 2, 2), tmp_path / "a.npz", lambda: False, print)
     assert frames.is_complete(tmp_path / "a.npz")
+
+
+def test_an_interruption_before_the_first_state_can_be_continued(organic, tmp_path, monkeypatch):
+    planned = [frames.ShortRun(0, 300.0, "train", 0)]
+    dynamics = frames.dynamics_of(organic, [WATER], planned, 0.5)
+    monkeypatch.setattr(dynamics, "snapshots", lambda *_, **__: iter(()))
+    plan = frames.FramePlan(3, 2, 2)
+    assert not frames.sample(dynamics, plan, tmp_path / "a.npz", lambda: True, print)
+    assert (tmp_path / "a.restart.npz").exists()
+    again = frames.dynamics_of(organic, [WATER], planned, 0.5)
+    assert frames.sample(again, plan, tmp_path / "a.npz", lambda: False, lambda count: None)

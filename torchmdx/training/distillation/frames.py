@@ -200,8 +200,8 @@ def sample(
             if stop <= dynamics.num_steps and len(kept["energy"]) > every.index(stop):
                 continue
             left = stop - dynamics.num_steps
-            *_, found = dynamics.snapshots(left, every=stop, interrupted=interrupted)
-            if found.step == stop:
+            *_, found = (None, *dynamics.snapshots(left, every=stop, interrupted=interrupted))
+            if found is not None and found.step == stop:
                 for name in kept:
                     kept[name].append(getattr(found, name).copy())
                 note(len(kept["energy"]))
