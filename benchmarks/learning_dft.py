@@ -171,7 +171,7 @@ def fit_one(folder: Path, start: str, size: int, device: str) -> None:
     write(data, subsets(labelled(folder))[1][size], format="extxyz")
     count = size * len(TRAINED)
     settings: dict[str, Any] = {
-        "data": {"path": str(data), "validation": 0.1, "test": 0, "checks": "warn", **KEYS_OF_LABELS},
+        "data": {"path": str(data), "validation": max(2, count // 10), "test": 0, "checks": "warn", **KEYS_OF_LABELS},
         "training": {"epochs": 60, "batch_size": max(2, count // 10), "device": device},
         "optimizer": {"learning_rate": 4e-4},
         "output": {"directory": str(run), "report": False, "loggers": ["csv"], "uncertainty": False},

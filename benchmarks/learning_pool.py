@@ -3,15 +3,15 @@
     python -m benchmarks.learning_pool run --folder FOLDER [--workers 28] [--seconds 530]
     python -m benchmarks.learning_pool record --folder FOLDER
 
-The pools (learning_pools.py) are frames of dynamics of the reference: an alloy with EMT, and molecules with organic-1; in
-one of each kind eight tenths of the frames are alike (rare), in the other all kinds have as many (even). Test frames are
-of all kinds in equal numbers, from other seeds.
+The pools (learning_pools.py) are frames of dynamics of the reference: an alloy with EMT, and molecules with organic-1.
+In one of each kind eight tenths of the frames are alike (rare), in the other all kinds have as many (even). Test frames
+are of all kinds in equal numbers, from other seeds.
 
 Each chain begins with one frame of each starting structure and others at random, and then selects and trains anew until
-it has as many labels as the last of SIZES; all trainings have as many optimizer steps. Frames are selected as by `torchmdx learn`: random; last_layer, by the
-uncertainty of one potential and distance; ensemble, by the spread of three and distance; diverse, by distance alone.
-Errors are those of one potential. tail: 95 % of the test frames have a largest force error below this. Results go to
-learning_pool.json.
+it has as many labels as the last of SIZES; all trainings have as many optimizer steps. Frames are selected as by
+`torchmdx learn`: random; last_layer, by the uncertainty of one potential and distance; ensemble, by the spread of three
+and distance; diverse, by distance alone. Errors are those of one potential. tail: below it is the largest force error
+of 95 % of the test frames. Results go to learning_pool.json.
 """
 
 from __future__ import annotations
@@ -46,13 +46,18 @@ RANDOM, LAST_LAYER, ENSEMBLE, DIVERSE = "random", "last_layer", "ensemble", "div
 PLAN = [
     (system, kind, strategy, seed)
     for kind, strategies in (
-        (RARE, (ENSEMBLE, LAST_LAYER, RANDOM)), (EVEN, (ENSEMBLE, LAST_LAYER, RANDOM)), (RARE, (DIVERSE,))
+        (RARE, (ENSEMBLE, LAST_LAYER, RANDOM)),
+        (EVEN, (ENSEMBLE, LAST_LAYER, RANDOM)),
+        (RARE, (DIVERSE,)),
     )
     for seed in range(3)
     for system in ("alloy", "molecules")
     for strategy in strategies
 ]
 SCORES = "scores.jsonl"
+
+
+Found = dict[str, Any]
 
 
 def config_of(file: Path, folder: Path, count: int, seed: int, steps: int) -> Any:
@@ -80,7 +85,9 @@ def held_out(count: int) -> int:
     return max(10, count // 10)
 
 
-def member(file: Path, folder: Path, count: int, seed: int, steps: int, pool: Path | None, tests: Path) -> dict[str, Any]:
+def member(
+    file: Path, folder: Path, count: int, seed: int, steps: int, pool: Path | None, tests: Path
+) -> dict[str, Any]:
     """Trains a potential; returns what it says of the pool and of the test frames."""
     import torch
 
