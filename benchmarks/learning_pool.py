@@ -29,7 +29,7 @@ from typing import Any
 
 import ase
 import numpy as np
-from ase.io import read, write
+from ase.io import iread, write
 
 from benchmarks import record
 from benchmarks.learning_errors import rank_correlation
@@ -98,7 +98,7 @@ def member(
     assert train(config_of(file, folder, count, seed, steps)) == 0
     calculator = torchmdx.Calculator(folder / "best.safetensors", device="cpu")
     of_pool, told = (
-        [_evaluated(calculator, frame) for frame in (read(file, index=":") if file else [])] for file in (pool, tests)
+        [_evaluated(calculator, frame) for frame in (iread(file) if file else [])] for file in (pool, tests)
     )
     return {
         "potential": str(folder / "best.safetensors"),
@@ -174,17 +174,15 @@ def chain(system: str, kind: str, strategy: str, seed: int, folder: Path, steps:
     from torchmdx.learning.structures import system_of
 
     files = pool_file(folder, system, kind), test_file(folder, system)
-    frames, tests = (read(file, index=":") for file in files)
+    frames, tests = (list(iread(file)) for file in files)
     pool = [system_of(UnlabelledStructure.from_ase(frame)) for frame in frames]
     order = in_order([frame.info["start"] for frame in frames], seed)
     place = folder / f"{system}-{kind}-{strategy}-{seed}"
     place.mkdir()
     taken = order[: sizes[0]]
     count = MEMBERS if strategy == ENSEMBLE else 1
-    if strategy in (RANDOM, DIVERSE):  # which do not ask for uncertainties
-        asked = (None, files[1])
-    else:
-        asked = files
+    # The others do not ask for uncertainties of the pool.
+    asked = (files[0] if strategy in (LAST_LAYER, ENSEMBLE) else None, files[1])
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as workers:
         for number, size in enumerate(sizes):
             began, data = time.monotonic(), place / f"{size}.extxyz"
@@ -240,7 +238,7 @@ def run(options: argparse.Namespace) -> None:
             command += ["--folder", str(folder), "--share", str(options.share), "--sizes", options.sizes]
             with (folder / f"{'-'.join(map(str, one))}.log").open("w") as log:
                 new_group = {"stdout": log, "stderr": subprocess.STDOUT, "env": environment, "start_new_session": True}
-                running[subprocess.Popen(command, **new_group)] = one  # type: ignore[call-overload]
+                running[subprocess.Popen(command, **new_group)] = one
         for process in [one for one in running if one.poll() is not None]:
             print(f"{time.monotonic() - began:6.0f} s  {running.pop(process)}: {process.returncode}", flush=True)
         time.sleep(0.2)
