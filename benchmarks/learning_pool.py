@@ -34,11 +34,11 @@ from ase.io import iread, write
 from benchmarks import record
 from benchmarks.learning_errors import rank_correlation
 from benchmarks.learning_pools import EVEN, RARE, pool_file, test_file, write_pools
-from benchmarks.learning_summary import summarized
+from benchmarks.learning_summary import TAIL, gains, summarized
 
 KEYS = ("kind", "case", "strategy", "seed", "round", "set")
-SIZES = (30, 50, 80, 130, 210)  # labels
-STEPS = 1000  # of every training
+SIZES = (30, 60, 120, 240)  # labels
+STEPS = 700  # of every training
 BATCH = 5
 MEMBERS = 3
 RANDOM, LAST_LAYER, ENSEMBLE, DIVERSE = "random", "last_layer", "ensemble", "diverse"
@@ -274,7 +274,8 @@ def main() -> None:
     if options.what == "run":
         run(options)
     elif options.what == "record":
-        print(record.update("learning_pool", summarized(scores(options.folder)), KEYS))
+        rows = scores(options.folder)
+        print(record.update("learning_pool", [*summarized(rows), *gains(rows, TAIL)], KEYS))
     else:
         system, kind, strategy, seed = options.names
         sizes = tuple(map(int, options.sizes.split(",")))

@@ -76,6 +76,8 @@ def test_half_the_labels_for_the_same_error_are_a_share_of_one_half():
     (gain,) = learning_summary.gains(rows)
     assert (gain["strategy"], gain["random_labels"]) == ("ensemble", 40)
     assert gain["share"] == pytest.approx(0.5)
+    assert gain["least_share"] == pytest.approx(0.5)
+    assert gain["most_share"] == pytest.approx(0.5)
     unequal = [row for row in rows if (row["strategy"], row["seed"], row["labels"]) != ("random", 1, 40)]
     assert learning_summary.gains(unequal)[0]["random_labels"] == 20  # a round that not all seeds have counts for none
 
@@ -95,12 +97,13 @@ def test_spreads_of_frames_are_those_of_the_worst_atom():
 
 
 def test_trainings_of_a_pool_differ_in_their_frames_alone(tmp_path):
-    small, large = (learning_pool.config_of(tmp_path / "a", tmp_path, count, 1, 1000) for count in (30, 210))
-    steps = [
+    counts, steps = (learning_pool.SIZES[0], learning_pool.SIZES[-1]), learning_pool.STEPS
+    small, large = (learning_pool.config_of(tmp_path / "a", tmp_path, count, 1, steps) for count in counts)
+    found = [
         one.training.epochs * (count - one.data.validation) / one.training.batch_size
-        for one, count in ((small, 30), (large, 210))
+        for one, count in zip((small, large), counts, strict=True)
     ]
-    assert steps == pytest.approx([1000, 1000], rel=0.02)
+    assert found == pytest.approx([steps] * 2, rel=0.02)
     assert small.optimizer.learning_rate == large.optimizer.learning_rate
     assert small.model == large.model
 
@@ -148,3 +151,19 @@ def test_subsets_for_dft_are_complete_and_apart_from_the_tests():
     held = {one.info["place"] for own in tests.values() for one in own}
     assert not held & {one.info["place"] for own in training.values() for one in own}
     assert {one.info["molecule"] for one in tests["unseen"]} == set(learning_dft.UNSEEN)
+
+
+def test_gains_of_another_error_are_rows_of_their_own():
+    rows = [
+        {
+            "kind": "curve", "case": "alloy, rare", "strategy": strategy, "seed": seed, "round": number, "set": "all",
+            "labels": labels, learning_summary.MEASURED: 1.0, "tail_meV": factor * (1 + seed) / labels, "rank": None,
+        }
+        for strategy, factor in (("random", 1.0), ("last_layer", 0.25))
+        for seed in range(2)
+        for number, labels in enumerate((10, 20, 40))
+    ]  # fmt: skip
+    (gain,) = learning_summary.gains(rows, learning_summary.TAIL)
+    assert gain["kind"] == "gain, tail_meV"
+    assert (gain["share"], gain["error_meV"]) == (pytest.approx(0.25), pytest.approx(1.5 / 40))
+    assert (gain["least_share"], gain["most_share"]) == (0.25, pytest.approx(1 / 3))
