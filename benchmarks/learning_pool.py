@@ -221,8 +221,8 @@ def run(options: argparse.Namespace) -> None:
     systems = options.only.split(",")
     write_pools(folder, systems, options.workers, options.share)
     print(f"{time.monotonic() - began:6.0f} s  pools", flush=True)
-    kinds = options.kinds.split(",")
-    waiting = [one for one in PLAN if one[0] in systems and one[1] in kinds and one[3] < options.seeds]
+    asked = (systems, options.kinds.split(","), options.strategies.split(","), range(options.seeds))
+    waiting = [one for one in PLAN if all(value in known for value, known in zip(one, asked, strict=True))]
     running: dict[subprocess.Popen[bytes], tuple[str, str, str, int]] = {}
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -268,6 +268,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="alloy,molecules")
     parser.add_argument("--kinds", default=f"{RARE},{EVEN}")
+    parser.add_argument("--strategies", default=",".join((RANDOM, LAST_LAYER, ENSEMBLE, DIVERSE)))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--share", type=float, default=1.0, help="of steps, for a trial")
     options = parser.parse_args()
