@@ -7,7 +7,7 @@
 
 label: frames of dynamics with organic-1 at 300 and 600 K, labelled with wB97M-D3BJ/def2-TZVPP by PySCF, in the order in
 which all subsets grow, until the time is over; the same command goes on. tests: GFN2-xTB labels of the test frames.
-fit: trainings on the first 1, 2, 4, ... frames of every molecule in TRAINED, with two heads (DFT, and organic-1 on
+fit: trainings on the first frames of every molecule in TRAINED, and on all, with two heads (DFT, and organic-1 on
 frames of REPLAYED, which it labels itself), with one head and no replay, and from random weights. Rows have the errors
 against DFT on later frames of these molecules (known) and on frames of the molecules in UNSEEN, and against GFN2-xTB on
 the same frames, of the head that keeps organic-1; within: root mean square error of the energies of one molecule about
@@ -144,7 +144,10 @@ def labelled(folder: Path) -> list[ase.Atoms]:
 
 
 def subsets(frames: list[ase.Atoms]) -> tuple[dict[str, list[ase.Atoms]], dict[int, list[ase.Atoms]]]:
-    """Test frames by name of the set, and training frames by number of each molecule, as far as all are there."""
+    """Test frames by name of the set, and training frames by their number.
+
+    These are the first of each molecule in TRAINED, as many as SIZES says and as far as all are there, and all.
+    """
     of, tests, training = plan(), {"known": [], "unseen": []}, []  # type: ignore[var-annotated]
     for atoms in frames:
         name, k = of[int(atoms.info["place"])]
@@ -156,22 +159,21 @@ def subsets(frames: list[ase.Atoms]) -> tuple[dict[str, list[ase.Atoms]], dict[i
     for size in SIZES:
         own = [atoms for k, atoms in training if k < size]
         if len(own) == size * len(TRAINED):
-            found[size] = own
-    return tests, found
+            found[len(own)] = own
+    return tests, found | ({len(training): [atoms for _, atoms in training]} if training else {})
 
 
-def fit_one(folder: Path, start: str, size: int, device: str) -> None:
-    """A training; its folder has best.safetensors."""
+def fit_one(folder: Path, start: str, count: int, device: str) -> None:
+    """A training on this number of frames, of which the last epoch is kept; its folder has best.safetensors."""
     from torchmdx.commands.cli import main as command
 
-    run, data = folder / f"{start}-{size}", folder / f"train-{size}.extxyz"
+    run, data = folder / f"{start}-{count}", folder / f"train-{count}.extxyz"
     if (run / "done").exists():
         return
-    write(data, subsets(labelled(folder))[1][size], format="extxyz")
-    count = size * len(TRAINED)
+    write(data, subsets(labelled(folder))[1][count], format="extxyz")
     settings: dict[str, Any] = {
-        "data": {"path": str(data), "validation": max(2, count // 10), "test": 0, "checks": "warn", **KEYS_OF_LABELS},
-        "training": {"epochs": 60, "batch_size": max(2, count // 10), "device": device},
+        "data": {"path": str(data), "validation": 0, "test": 0, "checks": "warn", **KEYS_OF_LABELS},
+        "training": {"epochs": 60, "batch_size": max(4, count // 10), "device": device},
         "optimizer": {"learning_rate": 4e-4},
         "output": {"directory": str(run), "report": False, "loggers": ["csv"], "uncertainty": False},
     }
@@ -185,7 +187,7 @@ def fit_one(folder: Path, start: str, size: int, device: str) -> None:
         del settings["data"]["path"]
         settings["data"]["heads"] = {DFT: [str(data)]}
         settings["finetune"] = {"checkpoint": "organic-1", "replay": str(folder / REPLAY), "replay_head": KEPT}
-    file = folder / f"{start}-{size}.json"  # which is YAML too
+    file = folder / f"{start}-{count}.json"  # which is YAML too
     file.write_text(json.dumps(settings))
     assert command(["train", str(file), *(["--resume"] if run.exists() else [])]) == 0
     (run / "done").touch()
@@ -236,10 +238,10 @@ def rows(folder: Path) -> list[dict[str, Any]]:
         for name, chosen in (("known", TRAINED), ("unseen", UNSEEN)):
             references["GFN2-xTB", name] = [one for one in cheap if one.info["molecule"] in chosen]
     fitted: dict[tuple[str, int], str] = {("organic-1", 0): "organic-1"}
-    for size in SIZES:
+    for count in subsets(frames)[1]:
         for start in STARTS:
-            if (folder / f"{start}-{size}" / "done").exists():
-                fitted[start, size * len(TRAINED)] = str(folder / f"{start}-{size}" / "best.safetensors")
+            if (folder / f"{start}-{count}" / "done").exists():
+                fitted[start, count] = str(folder / f"{start}-{count}" / "best.safetensors")
     found = []
     for (start, count), potential in fitted.items():
         for (reference, name), own in references.items():
@@ -268,10 +270,10 @@ def main() -> None:
         print(record.update("learning_dft", rows(options.folder), KEYS))
     else:
         began = time.monotonic()
-        for size in reversed(subsets(labelled(options.folder))[1]):
+        for count in reversed(subsets(labelled(options.folder))[1]):
             for start in STARTS:
                 if time.monotonic() - began < options.seconds:
-                    fit_one(options.folder, start, size, options.device)
+                    fit_one(options.folder, start, count, options.device)
 
 
 if __name__ == "__main__":
