@@ -8,10 +8,10 @@
 label: frames of dynamics with organic-1 at 300 and 600 K, labelled with wB97M-D3BJ/def2-TZVPP by PySCF, in the order in
 which all subsets grow, until the time is over; the same command goes on. tests: GFN2-xTB labels of the test frames.
 fit: trainings on the first frames of every molecule in TRAINED, and on all, with two heads (DFT, and organic-1 on
-frames of REPLAYED, which it labels itself), with one head and no replay, and from random weights. Rows have the errors
-against DFT on later frames of these molecules (known) and on frames of the molecules in UNSEEN, and against GFN2-xTB on
-the same frames, of the head that keeps organic-1; within: root mean square error of the energies of one molecule about
-their mean. Results go to learning_dft.json.
+frames of REPLAYED and TRAINED, which it labels itself), with one head and no replay, and from random weights. Rows have
+the errors against DFT on later frames of these molecules (known) and on frames of the molecules in UNSEEN, and against
+GFN2-xTB on the same frames, of the head that keeps organic-1; within: root mean square error of the energies of one
+molecule about their mean. Results go to learning_dft.json.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def label(folder: Path, workers: int, seconds: float) -> None:
         most, names = TESTED + SIZES[-1], (*TRAINED, *UNSEEN, *REPLAYED)
         counts = [most] * len(TRAINED) + [TESTED] * len(UNSEEN) + [OF_EACH_REPLAYED] * len(REPLAYED)
         pools = frames_of(names, counts, workers)
-        write(folder / REPLAY, [one for name in REPLAYED for one in pools[name]], format="extxyz")
+        # Those that are to be labelled by DFT, too: the head that keeps organic-1 has to keep it for them.
+        known = [one for name in TRAINED for one in pools[name][TESTED:]]
+        write(folder / REPLAY, [one for name in REPLAYED for one in pools[name]] + known, format="extxyz")
         chosen = [(name, pools[name][k]) for name, k in plan()]
         path.write_text(json.dumps([(name, one.numbers.tolist(), one.positions.tolist()) for name, one in chosen]))
     done = {atoms.info["place"] for atoms in labelled(folder)}
