@@ -34,7 +34,7 @@ from ase.io import iread, write
 from benchmarks import record
 from benchmarks.learning_errors import rank_correlation
 from benchmarks.learning_pools import EVEN, RARE, pool_file, test_file, write_pools
-from benchmarks.learning_summary import TAIL, gains, summarized
+from benchmarks.learning_summary import TAIL, gains, halves, summarized
 
 KEYS = ("kind", "case", "strategy", "seed", "round", "set")
 SIZES = (30, 60, 120, 240)  # labels
@@ -276,7 +276,11 @@ def main() -> None:
         run(options)
     elif options.what == "record":
         rows = scores(options.folder)
-        print(record.update("learning_pool", [*summarized(rows), *gains(rows, TAIL)], KEYS))
+        print(
+            record.update(
+                "learning_pool", [*summarized(rows), *gains(rows, TAIL), *halves(rows), *halves(rows, TAIL)], KEYS
+            )
+        )
     else:
         system, kind, strategy, seed = options.names
         sizes = tuple(map(int, options.sizes.split(",")))

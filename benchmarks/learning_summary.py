@@ -72,6 +72,28 @@ def gains(rows: list[Row], measured: str = MEASURED) -> list[Row]:
     return found
 
 
+def halves(rows: list[Row], measured: str = MEASURED) -> list[Row]:
+    """Of each strategy its error with n labels, next to that of a random selection with 2 n.
+
+    Where the first is smaller, the strategy takes less than half the labels for the same error.
+
+    error_meV, random_meV: means over seeds; most, random_least: the largest of the strategy, the smallest of the random
+    selection. In the rows labels is n, and the kind "half", with another than MEASURED "half, NAME".
+    """
+    found = []
+    values = _grouped([row for row in rows if measured in row], ("case", "strategy", "set", "labels"))
+    for (case, strategy, name, labels), own in values.items():
+        other = values.get((case, BASELINE, name, 2 * labels))
+        if strategy == BASELINE or other is None:
+            continue
+        row = {"kind": "half" if measured == MEASURED else f"half, {measured}", "case": case, "strategy": strategy}
+        row |= {"seed": len(own), "round": own[0]["round"], "set": name, "labels": labels}
+        row |= {"error_meV": _mean(own, measured), "most": max(one[measured] for one in own)}
+        row |= {"random_labels": 2 * labels, "random_meV": _mean(other, measured)}
+        found.append(row | {"random_least": min(one[measured] for one in other), "random_seeds": len(other)})
+    return found
+
+
 def _curves(rows: list[Row], keys: tuple[str, ...], measured: str) -> dict[tuple[Any, ...], dict[float, float]]:
     """Errors by labels of all curves."""
     return {key: {row["labels"]: row[measured] for row in own} for key, own in _grouped(rows, keys).items()}

@@ -14,20 +14,18 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "learning_pool.svg"
 
 WIDTH, HEIGHT = 960, 412
 CASES = {
-    "alloy, rare": "alloy, 80 % alike",
-    "alloy, even": "alloy, even",
-    "molecules, rare": "molecules, 80 % alike",
-    "molecules, even": "molecules, even",
+    "alloy, rare": "last epoch, 350 steps",
+    "alloy, rare, best epoch": "best epoch by ten frames, 700 steps",
 }
-GAP, LEFT, RIGHT = 48, 58, 936
-TITLE = "Errors of forces by the number of labels, which are selected from a pool"
+GAP, LEFT, RIGHT = 90, 70, 930
+TITLE = "Alloy: errors of forces by the number of labels, which are selected from a pool"
 
 
 def draw(record: dict[str, Any]) -> str:
     """The picture of a record, rows and environment, as SVG."""
     rows = record["rows"]
     seeds = len({row["seed"] for row in rows if row["kind"] == "curve"})
-    subtitle = f"root mean square, meV/Å; means, smallest and largest of {seeds} seeds"
+    subtitle = f"root mean square, meV/Å; means, smallest and largest of {seeds} seeds; test frames of all kinds"
     body = [
         text(40, 34, TITLE, anchor="start", more=' font-size="17"'),
         text(40, 55, subtitle, color=FAINT, anchor="start"),

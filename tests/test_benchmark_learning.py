@@ -170,3 +170,18 @@ def test_gains_of_another_error_are_rows_of_their_own():
     assert gain["kind"] == "gain, tail_meV"
     assert (gain["share"], gain["error_meV"]) == (pytest.approx(0.25), pytest.approx(1.5 / 40))
     assert (gain["least_share"], gain["most_share"]) == (0.25, pytest.approx(1 / 3))
+
+
+def test_half_the_labels_are_compared_with_all_of_a_random_selection():
+    rows = [
+        {"case": "alloy, rare", "strategy": strategy, "seed": seed, "round": number, "set": "all", "labels": labels}
+        | {learning_summary.MEASURED: factor * (1 + seed) / labels}
+        for strategy, factor in (("random", 8.0), ("last_layer", 3.0))
+        for seed in range(2)
+        for number, labels in enumerate((10, 20, 40))
+    ]
+    found = {row["labels"]: row for row in learning_summary.halves(rows)}
+    assert set(found) == {10, 20}
+    assert found[20]["error_meV"] == pytest.approx(4.5 / 20)
+    assert (found[20]["most"], found[20]["random_least"]) == (pytest.approx(6 / 20), pytest.approx(8 / 40))
+    assert (found[20]["random_meV"], found[20]["random_labels"]) == (pytest.approx(12 / 40), 40)
