@@ -86,11 +86,12 @@ class Sampled:
         found, steps = [], max(1, int(share * self.equilibration))
         for number, atoms in enumerate(self.structures()):
             for temperature in self.temperatures:
-                found += self._trajectory(atoms.copy(), temperature, number, steps, max(1, int(share * self.every)))
+                found += self.trajectory(atoms.copy(), temperature, number, steps, max(1, int(share * self.every)))
         write(path.with_suffix(".part"), found, format="extxyz")
         path.with_suffix(".part").rename(path)
 
-    def _trajectory(self, atoms: ase.Atoms, temperature: float, seed: int, steps: int, every: int) -> list[ase.Atoms]:
+    def trajectory(self, atoms: ase.Atoms, temperature: float, seed: int, steps: int, every: int) -> list[ase.Atoms]:
+        """Labelled frames of one trajectory, after `steps` of equilibration."""
         rng = np.random.RandomState(1000 + seed + int(temperature))
         atoms.calc = self.calculator()
         MaxwellBoltzmannDistribution(atoms, temperature_K=temperature, rng=rng)

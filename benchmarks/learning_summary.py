@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 Row = dict[str, Any]
-MEASURED, ALL = "member_force_rmse_meV", "all"
+MEASURED, TAIL = "member_force_rmse_meV", "tail_meV"
 BASELINE = "random"
 
 
@@ -34,25 +34,27 @@ def means(rows: list[Row]) -> list[Row]:
             row |= {"rms_error_meV": 1e3 * float(np.sqrt(np.square(errors).mean()))} if known else {}
             row |= {"path_rmse_meV": 1e3 * float(np.sqrt(np.mean([_on_path(one) ** 2 for one in own])))}
         else:
-            names = (MEASURED, "force_rmse_meV", "member_energy_rmse_meV", "energy_rmse_meV", "rank")
-            row |= {one: _mean(own, one) for one in names if all(x[one] is not None for x in own)}
+            names = (MEASURED, TAIL, "force_rmse_meV", "member_energy_rmse_meV", "energy_rmse_meV", "rank")
+            row |= {one: _mean(own, one) for one in names if all(x.get(one) is not None for x in own)}
             row |= {"least": min(x[MEASURED] for x in own), "most": max(x[MEASURED] for x in own)}
         found.append(row)
     return found
 
 
-def gains(rows: list[Row]) -> list[Row]:
+def gains(rows: list[Row], measured: str = MEASURED) -> list[Row]:
     """Of each strategy the labels for the lowest error that random selection reaches.
 
     share: of the labels with which random selection reaches it; 0.5 is half the labels for the same error. None where
-    it is not reached; strategies with fewer labels in all are left out.
+    it is not reached; strategies with fewer labels in all are left out. least_share, most_share: of curves of single
+    seeds, for the same error; 1 stands for a curve that does not reach it with fewer labels.
+
+    Args:
+        measured: The error that is compared. The kind of the rows is "gain", with another than MEASURED "gain, NAME".
     """
     found = []
-    averages = [row for row in means(rows) if row["kind"] == "mean curve"]
-    curves = {
-        key: {row["labels"]: row[MEASURED] for row in own}
-        for key, own in _grouped(averages, ("case", "strategy", "set")).items()
-    }
+    averages = [row for row in means(rows) if row["kind"] == "mean curve" and measured in row]
+    curves = _curves(averages, ("case", "strategy", "set"), measured)
+    seeds = _curves([row for row in rows if measured in row], ("case", "strategy", "set", "seed"), measured)
     for (case, strategy, name), curve in curves.items():
         other = curves.get((case, BASELINE, name))
         if strategy == BASELINE or other is None:
@@ -61,9 +63,40 @@ def gains(rows: list[Row]) -> list[Row]:
         if max(curve) < last:
             continue
         share = None if (needed := labels_for(curve, error)) is None else needed / last
-        row = {"kind": "gain", "case": case, "strategy": strategy, "seed": 0, "round": 0, "set": name}
-        found.append(row | {"error_meV": error, "random_labels": last, "labels": needed, "share": share})
+        each = [labels_for(own, error) or last for key, own in seeds.items() if key[:3] == (case, strategy, name)]
+        shares = [min(1.0, one / last) for one in each]
+        row = {"kind": "gain" if measured == MEASURED else f"gain, {measured}"}
+        row |= {"case": case, "strategy": strategy, "seed": 0, "round": 0, "set": name, "error_meV": error}
+        row |= {"random_labels": last, "labels": needed, "share": share}
+        found.append(row | {"least_share": min(shares), "most_share": max(shares)})
     return found
+
+
+def halves(rows: list[Row], measured: str = MEASURED) -> list[Row]:
+    """Of each strategy its error with n labels, next to that of a random selection with 2 n.
+
+    Where the first is smaller, the strategy takes less than half the labels for the same error.
+
+    error_meV, random_meV: means over seeds; most, random_least: the largest of the strategy, the smallest of the random
+    selection. In the rows labels is n, and the kind "half", with another than MEASURED "half, NAME".
+    """
+    found = []
+    values = _grouped([row for row in rows if measured in row], ("case", "strategy", "set", "labels"))
+    for (case, strategy, name, labels), own in values.items():
+        other = values.get((case, BASELINE, name, 2 * labels))
+        if strategy == BASELINE or other is None:
+            continue
+        row = {"kind": "half" if measured == MEASURED else f"half, {measured}", "case": case, "strategy": strategy}
+        row |= {"seed": len(own), "round": own[0]["round"], "set": name, "labels": labels}
+        row |= {"error_meV": _mean(own, measured), "most": max(one[measured] for one in own)}
+        row |= {"random_labels": 2 * labels, "random_meV": _mean(other, measured)}
+        found.append(row | {"random_least": min(one[measured] for one in other), "random_seeds": len(other)})
+    return found
+
+
+def _curves(rows: list[Row], keys: tuple[str, ...], measured: str) -> dict[tuple[Any, ...], dict[float, float]]:
+    """Errors by labels of all curves."""
+    return {key: {row["labels"]: row[measured] for row in own} for key, own in _grouped(rows, keys).items()}
 
 
 def labels_for(curve: dict[float, float], error: float) -> float | None:

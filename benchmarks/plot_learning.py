@@ -26,10 +26,10 @@ TITLE = "What torchmdx learn reaches with how many labels"
 
 
 class Panel:
-    """A frame with axes; maps values to places. log: both axes are logarithmic."""
+    """A frame with axes between two places across; maps values to places. log: both axes are logarithmic."""
 
-    def __init__(self, place: int, xs: list[float], ys: list[float], *, log: bool) -> None:
-        self.left, self.right = PANELS[place]
+    def __init__(self, across: tuple[int, int], xs: list[float], ys: list[float], *, log: bool) -> None:
+        self.left, self.right = across
         self.log, self.x, self.y = log, (min(xs), max(xs)), (min(ys), max(ys))
 
     def at(self, x: float, y: float) -> Point:
@@ -70,14 +70,14 @@ def ticks(low: float, high: float) -> list[float]:
     return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
 
 
-def curves(rows: list[Row], case: str, place: int) -> list[str]:
+def curves(rows: list[Row], case: str, across: tuple[int, int], title: str = "") -> list[str]:
     """Errors over labels of a case: means, and bars from the smallest to the largest of the seeds."""
     own = [row for row in rows if (row["kind"], row["case"], row["set"]) == ("mean curve", case, "all")]
     labels = sorted({row["labels"] for row in own})
     lowest, highest = 0.9 * min(row["least"] for row in own), 1.1 * max(row["most"] for row in own)
-    panel = Panel(place, [0.93 * labels[0], 1.07 * labels[-1]], [lowest, highest], log=True)
+    panel = Panel(across, [0.93 * labels[0], 1.07 * labels[-1]], [lowest, highest], log=True)
     shown = [one for k, one in enumerate(labels) if k % max(1, len(labels) // 5) == 0]
-    parts = panel.axes(f"{case}: RMSE of forces, meV/Å", "labels", shown, ticks(lowest, highest))
+    parts = panel.axes(title or f"{case}: RMSE of forces, meV/Å", "labels", shown, ticks(lowest, highest))
     for strategy, color in COLORS.items():
         mine = sorted((row for row in own if row["strategy"] == strategy), key=lambda row: row["labels"])
         for row in mine:
@@ -86,7 +86,7 @@ def curves(rows: list[Row], case: str, place: int) -> list[str]:
     return parts
 
 
-def profiles(rows: list[Row], place: int) -> list[str]:
+def profiles(rows: list[Row], across: tuple[int, int]) -> list[str]:
     """Energies along the transfer: of the reference, and of one potential of each seed with as many labels."""
     barriers = [row for row in rows if row["kind"] == "barrier"]
     runs = {(row["strategy"], row["seed"]) for row in barriers}
@@ -96,7 +96,7 @@ def profiles(rows: list[Row], place: int) -> list[str]:
     xs = [SCAN[0] + k * (SCAN[1] - SCAN[0]) / (len(reference) - 1) for k in range(len(reference))]
     every = [1e3 * energy for row in last.values() for energy in row["on_reference_path"]]
     low, high = min(0.0, *every), min(400.0, max(1.1e3 * max(reference), *every))
-    panel = Panel(place, list(SCAN), [low, high], log=False)
+    panel = Panel(across, list(SCAN), [low, high], log=False)
     labels = max(row["labels"] for row in last.values())
     step = 50 if high - low < 300 else 100
     heights = [float(one) for one in range(step * math.ceil(low / step), int(high) + 1, step)]
@@ -127,8 +127,8 @@ def draw(record: dict[str, Any]) -> str:
     ]
     cases = [case for case in ("alloy", "ethanol") if any(row["case"] == case for row in rows)]
     for place, case in enumerate(cases):
-        body += curves(rows, case, place)
-    body += profiles(rows, 2) if any(row["kind"] == "barrier" for row in rows) else []
+        body += curves(rows, case, PANELS[place])
+    body += profiles(rows, PANELS[2]) if any(row["kind"] == "barrier" for row in rows) else []
     legend = [(LABELS[key], COLORS[key]) for key in COLORS if any(row["strategy"] == key for row in rows)]
     for number, (label, color) in enumerate(legend):
         body.append(text(70 + 230 * number, HEIGHT - 18, label, color=color, anchor="start", more=' font-weight="600"'))

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 import plot_learning  # noqa: E402
+import plot_learning_pool  # noqa: E402
 import plot_multiple_steps  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
@@ -52,7 +53,7 @@ def outdated() -> dict[Path, str]:
     gains = [recorded.number(f"multiple_steps {OUTER % times}") for times in (2, 1)]
     shown = f"\n{table}\n\n{SENTENCE.format(*gains)}\n"
     new = {README: PLACE.sub(lambda found: shown, text)}
-    for plot in (plot_speed, plot_multiple_steps, plot_learning):
+    for plot in (plot_speed, plot_multiple_steps, plot_learning, plot_learning_pool):
         new[plot.PICTURE] = plot.draw(json.loads(plot.RECORD.read_text(encoding="utf-8")))
     return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
 

@@ -71,7 +71,7 @@ def test_settings_of_the_training_are_those_of_torchmdx_train():
 def test_a_training_suits_the_number_of_frames_unless_it_is_told_otherwise(tmp_path):
     config = settings(tmp_path, train={"training": {"epochs": 40}})
     few = config.training("run", ["a.xyz"], None, 8)
-    assert (few.training.batch_size, few.data.validation, few.data.test, few.data.checks) == (1, 1, 0, "warn")
+    assert (few.training.batch_size, few.data.validation, few.data.test, few.data.checks) == (1, 0, 0, "warn")
     # 320 steps: weights are averages over one in fifty of them
     assert few.optimizer.ema_decay == pytest.approx(1 - 50 / 320)
     assert few.schedule.warmup_steps == 16
@@ -82,6 +82,22 @@ def test_a_training_suits_the_number_of_frames_unless_it_is_told_otherwise(tmp_p
     told = settings(tmp_path, train=given | {"optimizer": {"ema_decay": 0.9}}).training("run", ["a.xyz"], None, 8)
     assert (told.training.batch_size, told.data.validation, told.schedule.warmup_steps) == (4, 0.5, 7)
     assert told.optimizer.ema_decay == 0.9
+
+
+def test_few_validation_frames_do_not_choose_the_epoch(tmp_path):
+    last_layer = {"start": {"count": 20}, "uncertainty": {"kind": "last_layer"}}
+    for more, held_out in (({}, 0), (last_layer, 10), ({"uncertainty": {"members": 2, "resample": True}}, 0.1)):
+        made = settings(tmp_path, train={"training": {"epochs": 40}}, **more).training("run", ["a.xyz"], None, 60)
+        assert (made.data.validation, made.training.validate_every) == (held_out, 40)
+    many = settings(tmp_path, train={"training": {"epochs": 40}}).training("run", ["a.xyz"], None, 500)
+    assert (many.data.validation, many.training.validate_every) == (0.1, 1)
+    for asked in (
+        {"training": {"validate_every": 1}},
+        {"training": {"stop_after": 3}},
+        {"schedule": {"name": "plateau"}},
+    ):
+        told = settings(tmp_path, train=asked).training("run", ["a.xyz"], None, 60)
+        assert told.training.validate_every == 1
 
 
 def test_a_training_begins_with_the_checkpoint_and_has_the_members(tmp_path):

@@ -22,6 +22,7 @@ from torchmdx.training.section import Count, Positive, Section
 
 FEW = 10  # frames
 HELD_OUT = 10  # frames, by which the uncertainty of a last layer is calibrated
+CHOOSING = 50  # frames for validation, from which the best epoch is chosen by them
 FEWEST_STEPS = 8  # of an epoch, if there are as many frames
 # What `torchmdx learn` itself sets in a section of the training, and where it is set instead.
 SET_HERE = {
@@ -77,6 +78,12 @@ class TrainSection(Section):
         if isinstance(given, dict) and isinstance(given.get("data"), dict):
             return given | {"data": {"checks": "warn"} | given["data"]}
         return given
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the potential may be that of the last epoch: nothing that was given asks for validations."""
+        asked = "validate_every" in self.training.model_fields_set or self.training.stop_after is not None
+        return not asked and self.schedule.name == "cosine"
 
     @model_validator(mode="after")
     def _not_set_here(self) -> TrainSection:
@@ -189,7 +196,7 @@ class LearnConfig(Section):
         """The configuration of a training on labelled files, from a checkpoint or random weights.
 
         What is not given of batch size, validation, warm-up and average of weights suits the number of frames, if that
-        is known: the defaults of `torchmdx train` are for thousands.
+        is known: the defaults of `torchmdx train` are for thousands. With few frames the last epoch is kept.
         """
         train = self.train.model_dump(exclude={"start", "report"})
         train["data"] |= {"path": files, "test": 0}
@@ -209,11 +216,16 @@ class LearnConfig(Section):
     def _suit(self, train: dict[str, Any], num_frames: int) -> None:
         """Settings for a number of frames, unless they were given."""
         training, given = train["training"], self.train
-        if "validation" not in given.data.model_fields_set:
-            if self.uncertainty.kind == "last_layer" and num_frames < 10 * HELD_OUT:
+        if "validation" not in given.data.model_fields_set and num_frames < 10 * HELD_OUT:
+            if self.uncertainty.kind == "last_layer":
                 train["data"]["validation"] = HELD_OUT
+            elif not self.uncertainty.resample:
+                train["data"]["validation"] = 0  # a tenth of so few calibrates no spread
             elif num_frames < FEW:
-                train["data"]["validation"] = min(1, num_frames - 1)  # a tenth of so few is none
+                train["data"]["validation"] = min(1, num_frames - 1)
+        # The best epoch of so few validation frames is chance, and often an early one: the last one is kept.
+        if num_frames < 10 * CHOOSING and given.keeps_last:
+            training["validate_every"] = training["epochs"]
         if "batch_size" not in given.training.model_fields_set:
             training["batch_size"] = max(1, min(training["batch_size"], num_frames // FEWEST_STEPS))
         steps = training["epochs"] * -(-num_frames // training["batch_size"])
