@@ -31,7 +31,6 @@ from torchmdx.engines.gpu.triton.nine import (
     store9,
 )
 
-
 # Sums over groups are loops that LLVM unrolls, which it does up to this many groups. Unrolled by Triton they give the
 # same machine code, but one pass of Triton compares every load of a function with every other.
 TOGETHER = tl.constexpr(4)
