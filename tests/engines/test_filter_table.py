@@ -9,6 +9,7 @@ import torchmdx
 from torchmdx import TensorNetConfig
 from torchmdx.engines import filter_table
 from torchmdx.engines.filter_table import DEGREE, fingerprint, table_of, tabulate
+from torchmdx.engines.hermite import FIFTH
 from torchmdx.engines.knots import Stretch
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.training.optimizer import FlatParameters
@@ -236,3 +237,29 @@ def test_old_tables_are_forgotten(monkeypatch):
     assert len(filter_table._kept) == 2
     assert table_of(networks[1]) is second
     assert table_of(networks[0]) is not first
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_spacing_that_was_noted_gives_the_same_table(monkeypatch, tmp_path, dtype):
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
+    built, original = [], filter_table._build
+    monkeypatch.setattr(filter_table, "_build", lambda *given: built.append(1) or original(*given))
+    network = make_network()
+    tables = [tabulate(network, 1e-5, dtype, FIFTH, "name") for _ in range(2)]
+    assert built.count(1) > 4
+    assert torch.equal(tables[0].coefficients, tables[1].coefficients)
+    assert (tables[0].stretch, tables[0].error) == (tables[1].stretch, tables[1].error)
+    built.clear()
+    tabulate(network, 1e-5, dtype, FIFTH, "name")
+    assert len(built) == 1
+    tabulate(network, 1e-4, dtype, FIFTH, "name")
+    assert len(built) > 4  # of another bound
+
+
+@pytest.mark.parametrize("value", [[64, 0.1, 5.0, 1e-9], [0, 0.1, 5.0, 1e-9], ["many"], None, {"n": 3}])
+def test_a_note_that_is_not_true_is_not_followed(monkeypatch, tmp_path, value):
+    monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
+    wanted = tabulate(make_network(), 1e-4)
+    monkeypatch.setattr(filter_table, "noted", lambda *_: value)
+    found = tabulate(make_network(), 1e-4, name="name")
+    assert torch.equal(found.coefficients, wanted.coefficients)

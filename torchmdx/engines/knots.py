@@ -91,6 +91,11 @@ class Spacing:
     cost: Callable[[Stretch, float, int], float]
     ranges: Ranges = ((0.0, 1.0),)
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """All of it, with the function by name."""
+        return self.shapes, self.fewest, self.cost.__name__, self.ranges
+
     def first(self, cutoff: float) -> list[Stretch]:
         """The stretches that are tried first."""
         return [Stretch(self.fewest, cutoff, uniform, decay) for uniform, decay in self.shapes]
