@@ -1,7 +1,6 @@
 """CUDA C++ compiled by NVRTC: kept in the cache, and errors in one line."""
 
 import ctypes
-from typing import ClassVar
 
 import pytest
 
@@ -75,25 +74,6 @@ def test_files_include_each_other(cache, needs_nvrtc):
 def test_an_error_names_the_file_and_the_first_message(cache, needs_nvrtc):
     with pytest.raises(CompileError, match=r'NVRTC could not compile fill.cu: fill.cu\(1\): error: .*"VALUE"'):
         cuda_source.cubin("fill.cu", {"fill.cu": SOURCE}, "sm_90")
-
-
-def test_versions_that_compile_one_kernel_after_the_other_serve(needs_nvrtc, monkeypatch):
-    class Older:
-        """NVRTC, whose program that was given an option too many must compile without it."""
-
-        tried: ClassVar[list[int]] = []
-
-        def __getattr__(self, name):
-            return getattr(cuda_source.nvrtc(), name)
-
-        def nvrtcCompileProgram(self, program, count, options):
-            self.tried.append(count)
-            if len(self.tried) == 1:
-                options[count - 1] = b"--not-known"
-            return cuda_source.nvrtc().nvrtcCompileProgram(program, count, options)
-
-    code = cuda_source._compiled(Older(), "fill.cu", {"fill.cu": SOURCE}, ("--gpu-architecture=sm_90", "-DVALUE=3"))
-    assert (code[:4], Older.tried) == (b"\x7fELF", [3, 2])
 
 
 STRUCTS = """

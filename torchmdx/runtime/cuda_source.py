@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from torchmdx.runtime.compile_cache import CompileError, library_file
 
 FLAGS = ("--std=c++17",)
-_SUCCESS, _INVALID_OPTION = 0, 5
+_SUCCESS = 0
 _TYPES: dict[str, type[Any]] = {"int": ctypes.c_int, "float": ctypes.c_float, "long long": ctypes.c_longlong}
 
 
@@ -102,23 +101,14 @@ def _compiled(library: ctypes.CDLL, name: str, files: Mapping[str, str], options
     )
     _check(library, made, "nvrtcCreateProgram")
     try:
-        # Kernels of a file are optimised in parallel, which old versions do not know.
-        side_by_side = f"--split-compile={len(os.sched_getaffinity(0))}"
-        result = _compile(library, program, (*options, side_by_side))
-        if result == _INVALID_OPTION:
-            result = _compile(library, program, options)
-        if result != _SUCCESS:
+        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        if library.nvrtcCompileProgram(program, len(options), given) != _SUCCESS:
             lines = _text(library, "nvrtcGetProgramLog", program).decode(errors="replace").splitlines()
             errors = [line for line in lines if "error" in line] or lines or ["no message"]
             raise CompileError(f"NVRTC could not compile {name}: {errors[0]}")
         return _text(library, "nvrtcGetCUBIN", program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _compile(library: ctypes.CDLL, program: ctypes.c_void_p, options: Sequence[str]) -> int:
-    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    return int(library.nvrtcCompileProgram(program, len(options), given))
 
 
 def _text(library: ctypes.CDLL, function: str, program: ctypes.c_void_p) -> bytes:
