@@ -15,7 +15,7 @@ from test_gpu_tensornet import batch_of
 from test_many_atoms import wire
 
 from torchmdx import Potential, System, TensorNetConfig
-from torchmdx.engines.gpu import atom_tiles
+from torchmdx.engines.gpu import atom_tiles, row_messages
 from torchmdx.engines.gpu.atom_tiles import TileChain, TileKernels
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, ByElements, Tiles
@@ -53,11 +53,12 @@ def molecules():
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """The kernels on one core."""
+    """The kernels on one core, and those of messages."""
     library = compiled(tmp_path_factory.mktemp("tiles"), "atom_tiles", **atom_tiles.SIZES)
     assert library.size_of_params() == ctypes.sizeof(atom_tiles.AtomTilesStruct)
-    names = enumerate(atom_tiles.KERNELS)
-    return {name: TileEmulator(library, k, atom_tiles.SHARED_BYTES) for k, name in names}
+    tiles = {name: TileEmulator(library, k, atom_tiles.SHARED_BYTES) for k, name in enumerate(atom_tiles.KERNELS)}
+    library = compiled(tmp_path_factory.mktemp("rows"), "messages", **row_messages.SIZES)
+    return {**tiles, **{name: TileEmulator(library, k, 0) for k, name in enumerate(row_messages.WARPS)}}
 
 
 def inputs(batch, edges):

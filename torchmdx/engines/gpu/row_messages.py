@@ -1,0 +1,101 @@
+"""Messages between neighbours in kernels of CUDA C++, kernels/messages.cu, for an H100 or H200.
+
+The same function as triton/messages.py, a warp a row and four channels a lane. A warp reads 32 edges at once, an edge a
+lane, skips those beyond the cutoff, and gets the numbers of one edge from its lane: an edge takes 148 instructions, and
+259 in the gradient, instead of 258 and 430. Tables have to be those of `dense_table`, in five words; with others the
+kernels of Triton are launched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import triton
+from torch import Tensor
+
+from torchmdx.engines.gpu.many_atoms import Chain
+from torchmdx.engines.gpu.triton.edge_walk import LEADING
+from torchmdx.runtime.cuda_kernel import GridKernel
+from torchmdx.runtime.cuda_source import cubin, members
+
+SOURCES = Path(__file__).with_name("sm90")
+MAIN = "messages.cu"
+FILES = (MAIN, "quads.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh")
+ARCHITECTURE = "sm_90a"
+# Warps of a block, and blocks that a multiprocessor has registers for.
+SIZES = dict(WARPS=8, BLOCKS=2, GRADIENT_WARPS=8, GRADIENT_BLOCKS=2, LEADING=LEADING.value)
+WARPS = {"messages": SIZES["WARPS"], "messages_gradient": SIZES["GRADIENT_WARPS"]}
+
+
+class RowsStruct(ctypes.Structure):
+    """`struct RowParams` of messages.cu."""
+
+    _fields_ = members((SOURCES / MAIN).read_text(), "RowParams")
+
+
+class GridLauncher(Protocol):
+    """What runs a kernel: `GridKernel`, or an emulation of it."""
+
+    def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
+
+
+def code() -> bytes:
+    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+    files = {name: (SOURCES / name).read_text() for name in FILES}
+    return cubin(MAIN, files, ARCHITECTURE, SIZES)
+
+
+@functools.cache
+def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
+    """The kernels on a device. Raises CompileError, CacheError or DriverError."""
+    made = code()
+    return {
+        name: GridKernel(made, f"{name}_kernel", device, threads=32 * warps, shared_bytes=0)
+        for name, warps in WARPS.items()
+    }
+
+
+class RowMessages(Chain):
+    """`Chain` with these kernels; `kernels` has them by name."""
+
+    kernels: Mapping[str, GridLauncher]
+
+    def _walk_messages(self, i: int, y: Tensor, m: Tensor, p: Tensor, keep: bool) -> None:
+        if self.tables[i + 1].dtype != torch.uint32:
+            super()._walk_messages(i, y, m, p, keep)
+            return
+        tensors = dict(y=y, all=self._all_y(i, y), m=m if keep else None, p=p, charge=self.charge, system=self.system)
+        updated = len(self.weights.layers) - 1 - i
+        self._walk("messages", i, tensors, self.atoms(updated), wide_charge=self.charge.dtype == torch.float64)
+
+    def _walk_messages_gradient(self, i: int, y: Tensor, gm: Tensor, gy: Tensor, first: bool) -> None:
+        if self.tables[i + 1].dtype != torch.uint32:
+            super()._walk_messages_gradient(i, y, gm, gy, first)
+            return
+        updated = len(self.weights.layers) - 1 - i
+        received = self.atoms(updated)
+        tensors = dict(y=y, all=self._all_m(i, gm), m=gm, gradient=gy, pull=self.gradient.pull)
+        tensors["received"] = received if isinstance(received, Tensor) else None
+        self._walk("messages_gradient", i, tensors, self.atoms(updated + 1), first=first)
+
+    def _walk(
+        self, name: str, i: int, tensors: Mapping[str, Tensor | None], count: int | Tensor, **numbers: Any
+    ) -> None:
+        """count: of rows that are evaluated, as `atoms` returns it."""
+        e, everything = self.edges, tensors["all"]
+        assert everything is not None
+        of_edges = dict(row_ptr=e.row_ptr, source=self.senders, knot=self.b.knot, place=self.b.place)
+        of_layer = dict(table=self.tables[i + 1], own=self.weights.layers[i].own)
+        of_domain = dict(count=count if isinstance(count, Tensor) else None)
+        pointers = {
+            key: None if value is None else value.data_ptr()
+            for key, value in (tensors | of_edges | of_layer | of_domain).items()
+        }
+        first, window = self._window(everything)
+        given = RowsStruct(**pointers, **numbers, num_atoms=self.n, first_atom=first, window=window)
+        self.kernels[name].launch(triton.cdiv(self.n, WARPS[name]), given)
