@@ -130,9 +130,10 @@ def check_gradient(rows):
     received, count = (SOURCES, rows.n) if rows.counts is None else rows.counts[1:]
     y, before, gm = rows.new(rows.n, 9, C), rows.new(rows.n, 9, C), rows.new(rows.n, 9, C)
     filters, slopes = rows.filters()
-    own = rows.own.double()[PARTS] * gm.double()
-    own[received:] = 0
-    expected = before.double() + rows.sums(filters, received) + own
+    of_row = before.double() + rows.own.double()[PARTS] * gm.double()
+    of_row[received:] = 0
+    before[received:count] = gm[received:] = torch.nan  # zero, without being read
+    expected = of_row + rows.sums(filters, received)
     sources = rows.sources[: rows.count].long()
     along = (slopes[:, PARTS] * y.double()[rows.targets] * rows.sent.double()[sources]).sum((1, 2))
     along *= sources < received

@@ -163,11 +163,12 @@ DEV void messages_gradient(const RowParams &p)
         });
     float own[3][4];
     read_channels(own, p.own, {0, 0, lane});
-    const Quad before = read_global(p.gradient, at);
-    each_channel([&](int c) { sum.of[c] = add9(before.of[c], sum.of[c]); });
+    // The gradients of rows that received no messages are zero, and nowhere in memory.
     if (received) {
-        const Quad g = read_global(p.m, at);
-        each_channel([&](int c) { sum.of[c] = add9(sum.of[c], scale_parts(g.of[c], own[0][c], own[1][c], own[2][c])); });
+        const Quad before = read_global(p.gradient, at), g = read_global(p.m, at);
+        each_channel([&](int c) {
+            sum.of[c] = add9(before.of[c], add9(sum.of[c], scale_parts(g.of[c], own[0][c], own[1][c], own[2][c])));
+        });
     }
     write_global(p.gradient, at, sum);
 }
