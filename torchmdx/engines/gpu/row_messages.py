@@ -79,8 +79,8 @@ class RowMessages(Chain):
             return
         updated = len(self.weights.layers) - 1 - i
         received = self.atoms(updated)
-        tensors = dict(y=y, all=self._all_m(i, gm), m=gm, gradient=gy, pull=self.gradient.pull)
-        tensors["received"] = received if isinstance(received, Tensor) else None
+        of_domain = received if isinstance(received, Tensor) else None
+        tensors = dict(y=y, all=self._all_m(i, gm), m=gm, gradient=gy, pull=self.gradient.pull, received=of_domain)
         self._walk("messages_gradient", i, tensors, self.atoms(updated + 1), first=first)
 
     def _walk(
@@ -89,13 +89,17 @@ class RowMessages(Chain):
         """count: of rows that are evaluated, as `atoms` returns it."""
         e, everything = self.edges, tensors["all"]
         assert everything is not None
-        of_edges = dict(row_ptr=e.row_ptr, source=self.senders, knot=self.b.knot, place=self.b.place)
-        of_layer = dict(table=self.tables[i + 1], own=self.weights.layers[i].own)
-        of_domain = dict(count=count if isinstance(count, Tensor) else None)
-        pointers = {
-            key: None if value is None else value.data_ptr()
-            for key, value in (tensors | of_edges | of_layer | of_domain).items()
+        given: dict[str, Tensor | None] = {
+            **tensors,
+            "row_ptr": e.row_ptr,
+            "source": self.senders,
+            "knot": self.b.knot,
+            "place": self.b.place,
+            "table": self.tables[i + 1],
+            "own": self.weights.layers[i].own,
+            "count": count if isinstance(count, Tensor) else None,
         }
+        pointers = {key: None if value is None else value.data_ptr() for key, value in given.items()}
         first, window = self._window(everything)
-        given = RowsStruct(**pointers, **numbers, num_atoms=self.n, first_atom=first, window=window)
-        self.kernels[name].launch(triton.cdiv(self.n, WARPS[name]), given)
+        made = RowsStruct(**pointers, **numbers, num_atoms=self.n, first_atom=first, window=window)
+        self.kernels[name].launch(triton.cdiv(self.n, WARPS[name]), made)
