@@ -165,7 +165,7 @@ static inline unsigned ballot(bool v)
     return all;
 }
 #define __popcll __builtin_popcountll
-#define __ffs __builtin_ffs
+#define __popc __builtin_popcount
 static inline float *shared_base() { return current->block->memory; }
 static inline int block_rank() { return current->block->index % cluster_size; }
 static inline void close_exchange(BlockState &b, int which)

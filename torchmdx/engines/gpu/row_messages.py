@@ -27,8 +27,12 @@ SOURCES = Path(__file__).with_name("sm90")
 MAIN = "messages.cu"
 FILES = (MAIN, "quads.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh")
 ARCHITECTURE = "sm_90a"
-# Warps of a block, and blocks that a multiprocessor has registers for.
-SIZES = dict(WARPS=8, BLOCKS=2, GRADIENT_WARPS=8, GRADIENT_BLOCKS=2, LEADING=LEADING.value)
+# Warps of a block, and blocks that a multiprocessor has registers for; whether words of the table stay in registers
+# while edges have the same interval, or how many such edges are taken at once.
+SIZES = dict(
+    WARPS=8, BLOCKS=2, KEPT=1, AT_ONCE=1, GRADIENT_WARPS=8, GRADIENT_BLOCKS=2, GRADIENT_AT_ONCE=2,
+    LEADING=LEADING.value,
+)  # fmt: skip
 WARPS = {"messages": SIZES["WARPS"], "messages_gradient": SIZES["GRADIENT_WARPS"]}
 
 

@@ -44,15 +44,25 @@ DEV float filter(const PartWords &w, int c, float t, float &slope)
     }
     return f;
 }
-DEV constexpr int part_of(int component) { return component == 0 ? 0 : component < 4 ? 1 : 2; }
+// The components of a part are FIRST to FIRST + COUNT - 1.
+template <int PART> struct Part {
+    enum { FIRST = PART == 0 ? 0 : PART == 1 ? 1 : 4, COUNT = PART == 0 ? 1 : PART == 1 ? 3 : 5 };
+};
 
-DEV Quad read_neighbor(const RowParams &p, int place, int lane)
+// Edges with one interval: their places in it, where the tensors of their sources are, and which lanes have them.
+template <int N> struct Edges {
+    float t[N];
+    int place[N], lane[N];
+};
+// Components of a source's tensor.
+template <int COUNT> DEV void read_components(const RowParams &p, int place, int first, int lane, float (&x)[COUNT][4])
 {
-    Quad x;
-    const float4 *const at = (const float4 *)p.all + (long long)place * (9 * C / 4) + lane;
+    const float4 *const at = (const float4 *)p.all + ((long long)place * 9 + first) * (C / 4) + lane;
 #pragma unroll
-    for (int k = 0; k < 9; k++) set4(x, k, __ldg(at + k * (C / 4)));
-    return x;
+    for (int k = 0; k < COUNT; k++) {
+        const float4 v = __ldg(at + k * (C / 4));
+        x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
+    }
 }
 // Where an atom's tensors are.
 DEV int place_of(const RowParams &p, int atom)
@@ -61,10 +71,24 @@ DEV int place_of(const RowParams &p, int atom)
     return p.window && atom >= p.window ? atom - p.window : atom;
 }
 
-// Runs `use` on the edges of a row within the cutoff whose sources are before `sources`: with the interval, the place in
-// it, the source's tensor and the edge's place among 32; then `after` on the 32, an edge a lane.
-template <class Use, class After>
-DEV void walk(const RowParams &p, int row, int sources, int lane, Use use, After after)
+// The lanes of a warp in the order of their intervals, those without one last: interval * 32 + lane.
+DEV int in_order(int knot, int lane)
+{
+    int key = (knot < 0 ? 0x3ffffff : knot) << 5 | lane;
+#pragma unroll
+    for (int size = 2; size <= 32; size *= 2)
+#pragma unroll
+        for (int apart = size / 2; apart; apart /= 2) {
+            const int other = exchange(key, apart);
+            key = ((lane & apart) == 0) == ((lane & size) == 0) ? min(key, other) : max(key, other);
+        }
+    return key;
+}
+
+// Runs `use` on the edges of a row within the cutoff whose sources are before `sources`, with their interval: 32 edges
+// after the other, in the order of their intervals, one at a time or, if MOST is 2, two with the same interval. Then
+// runs `after` on the 32, an edge a lane.
+template <int MOST, class User> DEV void walk(const RowParams &p, int row, int sources, int lane, User &user)
 {
     const int end = p.row_ptr[row + 1];
 #pragma unroll 1
@@ -77,39 +101,120 @@ DEV void walk(const RowParams &p, int row, int sources, int lane, Use use, After
             if (source < sources) knot = p.knot[edge];
             place = place_of(p, source), t = p.place[edge].w;
         }
+        const int order = in_order(knot, lane), count = __popc(ballot(knot >= 0));
 #pragma unroll 1
-        for (unsigned left = ballot(knot >= 0); left; left &= left - 1) {
-            const int k = __ffs(left) - 1;
-            use(from_lane(knot, k), from_lane(t, k), read_neighbor(p, from_lane(place, k), lane), k);
+        for (int k = 0; k < count; k++) {
+            const int key = from_lane(order, k), a = key % 32, interval = key / 32;
+            const float ta = from_lane(t, a);
+            const int pa = from_lane(place, a);
+            if (MOST == 2 && k + 1 < count) {
+                const int other = from_lane(order, k + 1), b = other % 32;
+                if (other / 32 == interval) {
+                    user.use(interval, Edges<2>{{ta, from_lane(t, b)}, {pa, from_lane(place, b)}, {a, b}});
+                    k++;
+                    continue;
+                }
+            }
+            user.use(interval, Edges<1>{{ta}, {pa}, {a}});
         }
-        after(edge, edge < end);
+        user.after(edge, edge < end);
     }
 }
 
 DEV int row_of_warp(int warps) { return blockIdx.x * warps + threadIdx.x / 32; }
+
+// The sums of a row's messages, and the words of the table that stay in registers.
+struct Sums {
+    const RowParams &p;
+    const int lane;
+    Quad m{};
+    PartWords kept[3];
+    int knot = -1;
+
+    template <int PART, int N> MEMBER void add(int interval, const Edges<N> &edges)
+    {
+        enum { FIRST = Part<PART>::FIRST, COUNT = Part<PART>::COUNT };
+        float y[N][COUNT][4];
+#pragma unroll
+        for (int n = 0; n < N; n++) read_components(p, edges.place[n], FIRST, lane, y[n]);
+        const PartWords w = KEPT ? kept[PART] : read_part(p, interval, PART, lane);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                float slope;
+                const float f = filter(w, c, edges.t[n], slope);
+#pragma unroll
+                for (int k = 0; k < COUNT; k++) m.of[c].v[FIRST + k] += f * y[n][k][c];
+            }
+    }
+    template <int N> MEMBER void use(int interval, const Edges<N> &edges)
+    {
+        if (KEPT && interval != knot) {
+            knot = interval;
+#pragma unroll
+            for (int part = 0; part < 3; part++) kept[part] = read_part(p, interval, part, lane);
+        }
+        add<0>(interval, edges), add<1>(interval, edges), add<2>(interval, edges);
+    }
+    MEMBER void after(int, bool) {}
+};
+
+// The gradient in Y of a row, and in the places of its edges.
+struct GradientSums {
+    const RowParams &p;
+    const int lane;
+    const bool received; // whether the row received messages
+    const Quad y;
+    Quad sum{};
+    float mine = 0; // of the edge of this lane
+
+    template <int PART, int N> MEMBER void add(int interval, const Edges<N> &edges, float (&pull)[N])
+    {
+        enum { FIRST = Part<PART>::FIRST, COUNT = Part<PART>::COUNT };
+        float g[N][COUNT][4];
+#pragma unroll
+        for (int n = 0; n < N; n++) read_components(p, edges.place[n], FIRST, lane, g[n]);
+        const PartWords w = read_part(p, interval, PART, lane);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                float slope, along = 0;
+                const float f = filter(w, c, edges.t[n], slope);
+#pragma unroll
+                for (int k = 0; k < COUNT; k++) {
+                    sum.of[c].v[FIRST + k] += f * g[n][k][c];
+                    along += y.of[c].v[FIRST + k] * g[n][k][c];
+                }
+                pull[n] += slope * along;
+            }
+    }
+    template <int N> MEMBER void use(int interval, const Edges<N> &edges)
+    {
+        float pull[N] = {};
+        add<0>(interval, edges, pull), add<1>(interval, edges, pull), add<2>(interval, edges, pull);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            pull[n] = sum_of_warp(pull[n]);
+            if (lane == edges.lane[n]) mine = pull[n];
+        }
+    }
+    MEMBER void after(int edge, bool exists)
+    {
+        if (exists) p.pull[edge] = p.first || !received ? mine : p.pull[edge] + mine;
+        mine = 0;
+    }
+};
 
 // M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, and its product with Y_i, normalised.
 DEV void messages(const RowParams &p)
 {
     const int row = row_of_warp(WARPS), lane = threadIdx.x % 32;
     if (row >= count_of(p, p.count)) return;
-    Quad m{};
-    walk(
-        p, row, 0x7fffffff, lane,
-        [&](int knot, float t, const Quad &y, int) {
-#pragma unroll
-            for (int part = 0; part < 3; part++) {
-                const PartWords w = read_part(p, knot, part, lane);
-                each_channel([&](int c) {
-                    float slope;
-                    const float f = filter(w, c, t, slope);
-#pragma unroll
-                    for (int k = 0; k < 9; k++)
-                        if (part_of(k) == part) m.of[c].v[k] += f * y.of[c].v[k];
-                });
-            }
-        },
-        [](int, bool) {});
+    Sums sums{p, lane};
+    walk<KEPT ? 1 : AT_ONCE>(p, row, 0x7fffffff, lane, sums);
+    Quad &m = sums.m;
     const Spot at{row, 0, lane};
     float own[3][4];
     read_channels(own, p.own, {0, 0, lane});
@@ -132,35 +237,9 @@ DEV void messages_gradient(const RowParams &p)
     const int sources = p.received ? __ldg(p.received) : 0x7fffffff;
     const bool received = row < sources;
     const Spot at{row, 0, lane};
-    const Quad y = read_global(p.y, at);
-    Quad sum{};
-    float mine = 0;
-    walk(
-        p, row, sources, lane,
-        [&](int knot, float t, const Quad &g, int k) {
-            float pull = 0;
-#pragma unroll
-            for (int part = 0; part < 3; part++) {
-                const PartWords w = read_part(p, knot, part, lane);
-                each_channel([&](int c) {
-                    float slope, along = 0;
-                    const float f = filter(w, c, t, slope);
-#pragma unroll
-                    for (int e = 0; e < 9; e++)
-                        if (part_of(e) == part) {
-                            sum.of[c].v[e] += f * g.of[c].v[e];
-                            along += y.of[c].v[e] * g.of[c].v[e];
-                        }
-                    pull += slope * along;
-                });
-            }
-            pull = sum_of_warp(pull);
-            if (lane == k) mine = pull;
-        },
-        [&](int edge, bool exists) {
-            if (exists) p.pull[edge] = p.first || !received ? mine : p.pull[edge] + mine;
-            mine = 0;
-        });
+    GradientSums sums{p, lane, received, read_global(p.y, at)};
+    walk<GRADIENT_AT_ONCE>(p, row, sources, lane, sums);
+    Quad &sum = sums.sum;
     float own[3][4];
     read_channels(own, p.own, {0, 0, lane});
     // The gradients of rows that received no messages are zero, and nowhere in memory.
