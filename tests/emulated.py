@@ -45,3 +45,16 @@ class TileEmulator:
 
     def launch(self, blocks, given):
         self.library.launch(ctypes.byref(given), self.which, blocks, self.shared_bytes)
+
+
+def message_emulators(folder):
+    """The kernels of row_messages.py for few and many rows, by name and size."""
+    from torchmdx.engines.gpu import row_messages
+
+    made = {}
+    for size in row_messages.SIZES:
+        (folder / size).mkdir()
+        library = compiled(folder / size, "messages", **row_messages.constants(size))
+        assert library.size_of_params() == ctypes.sizeof(row_messages.RowsStruct)
+        made |= {f"{name}_{size}": TileEmulator(library, k, 0) for k, name in enumerate(row_messages.WARPS)}
+    return made

@@ -10,12 +10,12 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 from domains import divide
-from emulated import TileEmulator, compiled
+from emulated import TileEmulator, compiled, message_emulators
 from test_gpu_tensornet import batch_of
 from test_many_atoms import wire
 
 from torchmdx import Potential, System, TensorNetConfig
-from torchmdx.engines.gpu import atom_tiles, row_messages
+from torchmdx.engines.gpu import atom_tiles
 from torchmdx.engines.gpu.atom_tiles import TileChain, TileKernels
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, ByElements, Tiles
@@ -57,8 +57,7 @@ def kernels(tmp_path_factory):
     library = compiled(tmp_path_factory.mktemp("tiles"), "atom_tiles", **atom_tiles.SIZES)
     assert library.size_of_params() == ctypes.sizeof(atom_tiles.AtomTilesStruct)
     tiles = {name: TileEmulator(library, k, atom_tiles.SHARED_BYTES) for k, name in enumerate(atom_tiles.KERNELS)}
-    library = compiled(tmp_path_factory.mktemp("rows"), "messages", **row_messages.SIZES)
-    return {**tiles, **{name: TileEmulator(library, k, 0) for k, name in enumerate(row_messages.WARPS)}}
+    return {**tiles, **message_emulators(tmp_path_factory.mktemp("rows"))}
 
 
 def inputs(batch, edges):

@@ -1,15 +1,14 @@
 """Messages in kernels of CUDA C++: emulated on the CPU and on a GPU against sums in float64, and compiled."""
 
-import ctypes
 from types import SimpleNamespace
 
 import pytest
 import torch
-from emulated import TileEmulator, compiled
+from emulated import message_emulators
 
 from torchmdx.engines.gpu import row_messages
 from torchmdx.engines.gpu.many_atoms import Chain
-from torchmdx.engines.gpu.row_messages import RowMessages, RowsStruct
+from torchmdx.engines.gpu.row_messages import RowMessages
 from torchmdx.models.tensors import squared_norm, symmetric_product
 from torchmdx.runtime import cuda_source
 from torchmdx.runtime.compile_cache import VARIABLE, CompileError
@@ -24,10 +23,14 @@ COUNTS = (0, 1, 3, 33, 70, 32, 5, 0, 31, 2)  # edges of rows: none, a few, and m
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     """The kernels on one core."""
-    sizes = row_messages.SIZES
-    library = compiled(tmp_path_factory.mktemp("rows"), "messages", **sizes)
-    assert library.size_of_params() == ctypes.sizeof(RowsStruct)
-    return {name: TileEmulator(library, k, 0) for k, name in enumerate(row_messages.WARPS)}
+    return message_emulators(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(params=["few", "many"], autouse=True)
+def size(request, monkeypatch):
+    """Both sizes with the same rows."""
+    monkeypatch.setattr(row_messages, "MANY_ROWS", 0 if request.param == "many" else 10**9)
+    return request.param
 
 
 class Rows(RowMessages):
@@ -182,13 +185,13 @@ def test_tables_of_six_words_are_left_to_triton(kernels, monkeypatch):
     assert launched == ["messages", "gradient"]
 
 
-def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
+def test_the_kernels_compile_for_hopper(size, tmp_path, monkeypatch):
     try:
         cuda_source.nvrtc()
     except CompileError as error:
         pytest.skip(str(error))
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert row_messages.code()[:4] == b"\x7fELF"
+    assert row_messages.code(size)[:4] == b"\x7fELF"
 
 
 def on_hopper():

@@ -28,12 +28,25 @@ MAIN = "messages.cu"
 FILES = (MAIN, "quads.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh")
 ARCHITECTURE = "sm_90a"
 # Warps of a block, and blocks that a multiprocessor has registers for; whether words of the table stay in registers
-# while edges have the same interval, or how many such edges are taken at once.
-SIZES = dict(
-    WARPS=8, BLOCKS=2, KEPT=1, AT_ONCE=1, GRADIENT_WARPS=8, GRADIENT_BLOCKS=2, GRADIENT_AT_ONCE=2,
-    LEADING=LEADING.value,
-)  # fmt: skip
-WARPS = {"messages": SIZES["WARPS"], "messages_gradient": SIZES["GRADIENT_WARPS"]}
+# while edges have the same interval, or how many such edges are taken at once. Blocks of many adjacent rows find more
+# neighbours in L1, but with few rows the last blocks leave most multiprocessors without work.
+SIZES = {
+    "few": dict(
+        WARPS=4, BLOCKS=4, KEPT=1, AT_ONCE=1,
+        GRADIENT_WARPS=4, GRADIENT_BLOCKS=4, GRADIENT_KEPT=0, GRADIENT_AT_ONCE=2,
+    ),
+    "many": dict(
+        WARPS=16, BLOCKS=1, KEPT=1, AT_ONCE=1,
+        GRADIENT_WARPS=16, GRADIENT_BLOCKS=1, GRADIENT_KEPT=0, GRADIENT_AT_ONCE=2,
+    ),
+}  # fmt: skip
+MANY_ROWS = 8192
+WARPS = {"messages": "WARPS", "messages_gradient": "GRADIENT_WARPS"}  # by kernel, in SIZES
+
+
+def constants(size: str) -> dict[str, int]:
+    """Macros of messages.cu."""
+    return {**SIZES[size], "LEADING": LEADING.value}
 
 
 class RowsStruct(ctypes.Structure):
@@ -48,24 +61,26 @@ class GridLauncher(Protocol):
     def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
 
 
-def code() -> bytes:
-    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+def code(size: str) -> bytes:
+    """The kernels for few or many rows, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE, SIZES)
+    return cubin(MAIN, files, ARCHITECTURE, constants(size))
 
 
 @functools.cache
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
-    made = code()
-    return {
-        name: GridKernel(made, f"{name}_kernel", device, threads=32 * warps, shared_bytes=0)
-        for name, warps in WARPS.items()
-    }
+    made = {}
+    for size, sizes in SIZES.items():
+        binary = code(size)
+        for name, warps in WARPS.items():
+            shape = dict(threads=32 * sizes[warps], shared_bytes=0)
+            made[f"{name}_{size}"] = GridKernel(binary, f"{name}_kernel", device, **shape)
+    return made
 
 
 class RowMessages(Chain):
-    """`Chain` with these kernels; `kernels` has them by name."""
+    """`Chain` with these kernels; `kernels` has them by name and size."""
 
     kernels: Mapping[str, GridLauncher]
 
@@ -106,4 +121,5 @@ class RowMessages(Chain):
         pointers = {key: None if value is None else value.data_ptr() for key, value in given.items()}
         first, window = self._window(everything)
         made = RowsStruct(**pointers, **numbers, num_atoms=self.n, first_atom=first, window=window)
-        self.kernels[name].launch(triton.cdiv(self.n, WARPS[name]), made)
+        size = "many" if self.n >= MANY_ROWS else "few"
+        self.kernels[f"{name}_{size}"].launch(triton.cdiv(self.n, SIZES[size][WARPS[name]]), made)

@@ -168,6 +168,8 @@ struct GradientSums {
     const Quad y;
     Quad sum{};
     float mine = 0; // of the edge of this lane
+    PartWords kept[3];
+    int knot = -1;
 
     template <int PART, int N> MEMBER void add(int interval, const Edges<N> &edges, float (&pull)[N])
     {
@@ -175,7 +177,7 @@ struct GradientSums {
         float g[N][COUNT][4];
 #pragma unroll
         for (int n = 0; n < N; n++) read_components(p, edges.place[n], FIRST, lane, g[n]);
-        const PartWords w = read_part(p, interval, PART, lane);
+        const PartWords w = GRADIENT_KEPT ? kept[PART] : read_part(p, interval, PART, lane);
 #pragma unroll
         for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -192,6 +194,11 @@ struct GradientSums {
     }
     template <int N> MEMBER void use(int interval, const Edges<N> &edges)
     {
+        if (GRADIENT_KEPT && interval != knot) {
+            knot = interval;
+#pragma unroll
+            for (int part = 0; part < 3; part++) kept[part] = read_part(p, interval, part, lane);
+        }
         float pull[N] = {};
         add<0>(interval, edges, pull), add<1>(interval, edges, pull), add<2>(interval, edges, pull);
 #pragma unroll
@@ -238,7 +245,7 @@ DEV void messages_gradient(const RowParams &p)
     const bool received = row < sources;
     const Spot at{row, 0, lane};
     GradientSums sums{p, lane, received, read_global(p.y, at)};
-    walk<GRADIENT_AT_ONCE>(p, row, sources, lane, sums);
+    walk<GRADIENT_KEPT ? 1 : GRADIENT_AT_ONCE>(p, row, sources, lane, sums);
     Quad &sum = sums.sum;
     float own[3][4];
     read_channels(own, p.own, {0, 0, lane});
