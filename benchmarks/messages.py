@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import statistics
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 
 from benchmarks.kernels import Case, kernel_times, median_ms
 from benchmarks.record import write
-from torchmdx import load
+from torchmdx import Potential, load
 from torchmdx.engines.gpu import engine
 from torchmdx.engines.gpu.atom_tiles import TileChain
 from torchmdx.engines.gpu.chain_walks import ChainWalks
@@ -40,23 +41,29 @@ class TritonMessages(TileChain):
 CHAINS = {"Triton": TritonMessages, "CUDA C++": TileChain}
 
 
+def _always(chain: type[TileChain], buffers: Any) -> type[TileChain]:
+    return chain
+
+
 def measure(case: Case) -> list[dict[str, Any]]:
     """A row for each."""
     wide = copy.deepcopy(case.model).double()
     blocked = in_blocks(wide.network)
     assert blocked is not None
     exact = evaluate(wide.with_network(blocked), case.batch, case.edges).forces
+    assert exact is not None
     engine.allocate(case.fast, case.batch, case.edges.capacity, stress=False)
     times: dict[str, list[float]] = {by: [] for by in CHAINS}
     rows = []
     for turn in range(TURNS):
         for by, chain in CHAINS.items():
-            case.fast.chain_type = lambda buffers, chain=chain: chain  # type: ignore[method-assign]
+            case.fast.chain_type = functools.partial(_always, chain)  # type: ignore[method-assign]
             graph = case.graph()
             times[by].append(median_ms(graph.replay))
             if turn + 1 < TURNS:
                 continue
             graph.replay()
+            assert case.fast.buffers is not None
             found = case.fast.buffers.forces
             row = dict(system=case.name, atoms=case.batch.num_atoms, edges=case.edges.capacity, by=by)
             row["ms"] = round(statistics.median(times[by]), 4)
@@ -75,7 +82,8 @@ def main() -> None:
     parser.add_argument("--systems", default=SYSTEMS)
     parser.add_argument("--structures", type=Path, default=Path(__file__).parent / "structures")
     options = parser.parse_args()
-    model, rows = load("organic-1").requires_grad_(False).cuda(), []
+    model, rows = load("organic-1").requires_grad_(False).cuda(), list[dict[str, Any]]()
+    assert isinstance(model, Potential)
     for name in options.systems.split(","):
         rows += measure(Case(name, model, options.structures))
         torch.cuda.empty_cache()

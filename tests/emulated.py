@@ -48,13 +48,9 @@ class TileEmulator:
 
 
 def message_emulators(folder):
-    """The kernels of row_messages.py for few and many rows, by name and size."""
+    """The kernels of row_messages.py."""
     from torchmdx.engines.gpu import row_messages
 
-    made = {}
-    for size in row_messages.SIZES:
-        (folder / size).mkdir()
-        library = compiled(folder / size, "messages", **row_messages.constants(size))
-        assert library.size_of_params() == ctypes.sizeof(row_messages.RowsStruct)
-        made |= {f"{name}_{size}": TileEmulator(library, k, 0) for k, name in enumerate(row_messages.WARPS)}
-    return made
+    library = compiled(folder, "messages", **row_messages.constants())
+    assert library.size_of_params() == ctypes.sizeof(row_messages.RowsStruct)
+    return {name: TileEmulator(library, k, 0) for k, name in enumerate(row_messages.KERNELS)}

@@ -17,20 +17,13 @@ pytest.importorskip("triton")
 
 INTERVALS, SOURCES, C, FIRST = 7, 23, 128, 100
 PARTS = [0, 1, 1, 1, 2, 2, 2, 2, 2]
-COUNTS = (0, 1, 3, 33, 70, 32, 5, 0, 31, 2)  # edges of rows: none, a few, and more than a warp reads at once
+COUNTS = (0, 1, 3, 33, 70, 32, 5, 0, 31, 2, 9, 40, 64, 1)  # edges of rows: none, a few, more than a warp reads at once
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     """The kernels on one core."""
     return message_emulators(tmp_path_factory.mktemp("rows"))
-
-
-@pytest.fixture(params=["few", "many"], autouse=True)
-def size(request, monkeypatch):
-    """Both sizes with the same rows."""
-    monkeypatch.setattr(row_messages, "MANY_ROWS", 0 if request.param == "many" else 10**9)
-    return request.param
 
 
 class Rows(RowMessages):
@@ -185,13 +178,13 @@ def test_tables_of_six_words_are_left_to_triton(kernels, monkeypatch):
     assert launched == ["messages", "gradient"]
 
 
-def test_the_kernels_compile_for_hopper(size, tmp_path, monkeypatch):
+def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     try:
         cuda_source.nvrtc()
     except CompileError as error:
         pytest.skip(str(error))
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert row_messages.code(size)[:4] == b"\x7fELF"
+    assert row_messages.code()[:4] == b"\x7fELF"
 
 
 def on_hopper():

@@ -1,9 +1,10 @@
 """Messages between neighbours in kernels of CUDA C++, kernels/messages.cu, for an H100 or H200.
 
 The same function as triton/messages.py, a warp a row and four channels a lane. A warp reads 32 edges at once, an edge a
-lane, skips those beyond the cutoff, and gets the numbers of one edge from its lane: an edge takes 148 instructions, and
-259 in the gradient, instead of 258 and 430. Tables have to be those of `dense_table`, in five words; with others the
-kernels of Triton are launched.
+lane, skips those beyond the cutoff, sorts the others by their intervals of the table, and gets the numbers of one edge
+after the other from its lane. Most of what an edge reads through L1 are words of the table, so these stay in registers
+while edges have the same interval; in the gradient, which has no registers left, two such edges share them. Tables have
+to be those of `dense_table`, in five words; with others the kernels of Triton are launched.
 """
 
 from __future__ import annotations
@@ -27,26 +28,15 @@ SOURCES = Path(__file__).with_name("sm90")
 MAIN = "messages.cu"
 FILES = (MAIN, "quads.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh")
 ARCHITECTURE = "sm_90a"
-# Warps of a block, and blocks that a multiprocessor has registers for; whether words of the table stay in registers
-# while edges have the same interval, or how many such edges are taken at once. Blocks of many adjacent rows find more
-# neighbours in L1, but with few rows the last blocks leave most multiprocessors without work.
-SIZES = {
-    "few": dict(
-        WARPS=4, BLOCKS=4, KEPT=1, AT_ONCE=1,
-        GRADIENT_WARPS=4, GRADIENT_BLOCKS=4, GRADIENT_KEPT=0, GRADIENT_AT_ONCE=2,
-    ),
-    "many": dict(
-        WARPS=16, BLOCKS=1, KEPT=1, AT_ONCE=1,
-        GRADIENT_WARPS=16, GRADIENT_BLOCKS=1, GRADIENT_KEPT=0, GRADIENT_AT_ONCE=2,
-    ),
-}  # fmt: skip
-MANY_ROWS = 8192
-WARPS = {"messages": "WARPS", "messages_gradient": "GRADIENT_WARPS"}  # by kernel, in SIZES
+# Rows of a block. A multiprocessor has registers for one block; more, smaller blocks would be of rows far from each
+# other, which share fewer neighbours in L1.
+WARPS = 12
+KERNELS = ("messages", "messages_gradient")
 
 
-def constants(size: str) -> dict[str, int]:
+def constants() -> dict[str, int]:
     """Macros of messages.cu."""
-    return {**SIZES[size], "LEADING": LEADING.value}
+    return dict(WARPS=WARPS, LEADING=LEADING.value)
 
 
 class RowsStruct(ctypes.Structure):
@@ -61,26 +51,21 @@ class GridLauncher(Protocol):
     def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
 
 
-def code(size: str) -> bytes:
-    """The kernels for few or many rows, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+def code() -> bytes:
+    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE, constants(size))
+    return cubin(MAIN, files, ARCHITECTURE, constants())
 
 
 @functools.cache
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
-    made = {}
-    for size, sizes in SIZES.items():
-        binary = code(size)
-        for name, warps in WARPS.items():
-            shape = dict(threads=32 * sizes[warps], shared_bytes=0)
-            made[f"{name}_{size}"] = GridKernel(binary, f"{name}_kernel", device, **shape)
-    return made
+    made, shape = code(), dict(threads=32 * WARPS, shared_bytes=0)
+    return {name: GridKernel(made, f"{name}_kernel", device, **shape) for name in KERNELS}
 
 
 class RowMessages(Chain):
-    """`Chain` with these kernels; `kernels` has them by name and size."""
+    """`Chain` with these kernels; `kernels` has them by name."""
 
     kernels: Mapping[str, GridLauncher]
 
@@ -121,5 +106,4 @@ class RowMessages(Chain):
         pointers = {key: None if value is None else value.data_ptr() for key, value in given.items()}
         first, window = self._window(everything)
         made = RowsStruct(**pointers, **numbers, num_atoms=self.n, first_atom=first, window=window)
-        size = "many" if self.n >= MANY_ROWS else "few"
-        self.kernels[f"{name}_{size}"].launch(triton.cdiv(self.n, SIZES[size][WARPS[name]]), made)
+        self.kernels[name].launch(triton.cdiv(self.n, WARPS), made)

@@ -121,7 +121,7 @@ template <int MOST, class User> DEV void walk(const RowParams &p, int row, int s
     }
 }
 
-DEV int row_of_warp(int warps) { return blockIdx.x * warps + threadIdx.x / 32; }
+DEV int row_of_warp() { return blockIdx.x * WARPS + threadIdx.x / 32; }
 
 // The sums of a row's messages, and the words of the table that stay in registers.
 struct Sums {
@@ -131,13 +131,13 @@ struct Sums {
     PartWords kept[3];
     int knot = -1;
 
-    template <int PART, int N> MEMBER void add(int interval, const Edges<N> &edges)
+    template <int PART, int N> MEMBER void add(const Edges<N> &edges)
     {
         enum { FIRST = Part<PART>::FIRST, COUNT = Part<PART>::COUNT };
         float y[N][COUNT][4];
 #pragma unroll
         for (int n = 0; n < N; n++) read_components(p, edges.place[n], FIRST, lane, y[n]);
-        const PartWords w = KEPT ? kept[PART] : read_part(p, interval, PART, lane);
+        const PartWords &w = kept[PART];
 #pragma unroll
         for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -150,12 +150,12 @@ struct Sums {
     }
     template <int N> MEMBER void use(int interval, const Edges<N> &edges)
     {
-        if (KEPT && interval != knot) {
+        if (interval != knot) {
             knot = interval;
 #pragma unroll
             for (int part = 0; part < 3; part++) kept[part] = read_part(p, interval, part, lane);
         }
-        add<0>(interval, edges), add<1>(interval, edges), add<2>(interval, edges);
+        add<0>(edges), add<1>(edges), add<2>(edges);
     }
     MEMBER void after(int, bool) {}
 };
@@ -168,8 +168,6 @@ struct GradientSums {
     const Quad y;
     Quad sum{};
     float mine = 0; // of the edge of this lane
-    PartWords kept[3];
-    int knot = -1;
 
     template <int PART, int N> MEMBER void add(int interval, const Edges<N> &edges, float (&pull)[N])
     {
@@ -177,7 +175,7 @@ struct GradientSums {
         float g[N][COUNT][4];
 #pragma unroll
         for (int n = 0; n < N; n++) read_components(p, edges.place[n], FIRST, lane, g[n]);
-        const PartWords w = GRADIENT_KEPT ? kept[PART] : read_part(p, interval, PART, lane);
+        const PartWords w = read_part(p, interval, PART, lane);
 #pragma unroll
         for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -194,11 +192,6 @@ struct GradientSums {
     }
     template <int N> MEMBER void use(int interval, const Edges<N> &edges)
     {
-        if (GRADIENT_KEPT && interval != knot) {
-            knot = interval;
-#pragma unroll
-            for (int part = 0; part < 3; part++) kept[part] = read_part(p, interval, part, lane);
-        }
         float pull[N] = {};
         add<0>(interval, edges, pull), add<1>(interval, edges, pull), add<2>(interval, edges, pull);
 #pragma unroll
@@ -217,10 +210,10 @@ struct GradientSums {
 // M_i = Σ_j f(r_ij) Y_j + f(0) Y_i, and its product with Y_i, normalised.
 DEV void messages(const RowParams &p)
 {
-    const int row = row_of_warp(WARPS), lane = threadIdx.x % 32;
+    const int row = row_of_warp(), lane = threadIdx.x % 32;
     if (row >= count_of(p, p.count)) return;
     Sums sums{p, lane};
-    walk<KEPT ? 1 : AT_ONCE>(p, row, 0x7fffffff, lane, sums);
+    walk<1>(p, row, 0x7fffffff, lane, sums);
     Quad &m = sums.m;
     const Spot at{row, 0, lane};
     float own[3][4];
@@ -239,13 +232,13 @@ DEV void messages(const RowParams &p)
 // Adds Σ_j f(r_ij) GM_j + f(0) GM_i to the gradient in Y_i, and Σ_c f'(t) (Y_i · GM_j) to `pull`: the list is symmetric.
 DEV void messages_gradient(const RowParams &p)
 {
-    const int row = row_of_warp(GRADIENT_WARPS), lane = threadIdx.x % 32;
+    const int row = row_of_warp(), lane = threadIdx.x % 32;
     if (row >= count_of(p, p.count)) return;
     const int sources = p.received ? __ldg(p.received) : 0x7fffffff;
     const bool received = row < sources;
     const Spot at{row, 0, lane};
     GradientSums sums{p, lane, received, read_global(p.y, at)};
-    walk<GRADIENT_KEPT ? 1 : GRADIENT_AT_ONCE>(p, row, sources, lane, sums);
+    walk<2>(p, row, sources, lane, sums);
     Quad &sum = sums.sum;
     float own[3][4];
     read_channels(own, p.own, {0, 0, lane});
@@ -260,13 +253,11 @@ DEV void messages_gradient(const RowParams &p)
 }
 
 #ifndef EMULATED
-extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) messages_kernel(const __grid_constant__ RowParams p)
-{
-    messages(p);
-}
-extern "C" __global__ void __launch_bounds__(32 * GRADIENT_WARPS, GRADIENT_BLOCKS)
-    messages_gradient_kernel(const __grid_constant__ RowParams p)
-{
-    messages_gradient(p);
-}
+#define KERNEL(name)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) name##_kernel(const __grid_constant__ RowParams p)       \
+    {                                                                                                                  \
+        name(p);                                                                                                       \
+    }
+KERNEL(messages)
+KERNEL(messages_gradient)
 #endif
