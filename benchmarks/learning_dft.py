@@ -75,7 +75,7 @@ def trajectory(name: str, temperature: float, count: int) -> list[ase.Atoms]:
 
 
 def frames_of(names: tuple[str, ...], counts: list[int], workers: int) -> dict[str, list[ase.Atoms]]:
-    """So many frames of each molecule, at 300 and 600 K in turn."""
+    """`counts` frames of each of `names`, at 300 and 600 K in turn."""
     jobs = [(name, kelvin, -(-count // 2)) for name, count in zip(names, counts, strict=True) for kelvin in KELVIN]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         made = list(pool.map(trajectory, *zip(*jobs, strict=True)))
