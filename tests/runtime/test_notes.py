@@ -1,4 +1,4 @@
-"""Notes in the cache: kept by names that depend on versions and on Triton's folder; none of them is needed."""
+"""Notes in the cache: kept by names that depend on versions; none of them is needed."""
 
 import pytest
 
@@ -20,12 +20,9 @@ def test_a_note_is_kept():
     assert notes.noted("kernels", notes.name_of("TensorNet", 64)) is None
 
 
-def test_another_folder_or_version_of_triton_is_another_name(monkeypatch):
+def test_another_version_is_another_name(monkeypatch):
     name = notes.name_of("TensorNet")
     assert notes.name_of("TensorNet") == name
-    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
-    assert notes.name_of("TensorNet") != name
-    monkeypatch.delenv("TRITON_CACHE_DIR")
     monkeypatch.setattr(notes, "_version", lambda package: "0")
     assert notes.name_of("TensorNet") != name
 

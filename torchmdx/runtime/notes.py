@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 from torchmdx.runtime.compile_cache import CacheError, readable_directory, usable_directory
@@ -16,10 +14,9 @@ MOST = 1000  # notes of a kind that are kept
 
 
 def name_of(*facts: object) -> str:
-    """The name of a note: of facts, of versions, and of where Triton keeps kernels."""
-    versions = [_version(package) for package in ("torchmdx", "torch", "triton")]
-    folder = os.environ.get("TRITON_CACHE_DIR") or str(Path("~/.triton").expanduser())
-    return hashlib.sha256(repr((facts, versions, folder)).encode()).hexdigest()[:16]
+    """The name of a note, made from facts and from the versions of torchmdx and torch."""
+    versions = [_version(package) for package in ("torchmdx", "torch")]
+    return hashlib.sha256(repr((facts, versions)).encode()).hexdigest()[:16]
 
 
 def noted(kind: str, name: str) -> Any:
