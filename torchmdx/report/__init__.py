@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from torchmdx.report.view.notebook import View as View
     from torchmdx.report.write import write_report as write_report
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Predictions": "predictor",
-            "Predictor": "predictor",
-            "View": "view.notebook",
-            "add_uncertainty": "rigidity",
-            "predict": "predictor",
-            "write_report": "write",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)
