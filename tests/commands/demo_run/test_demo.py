@@ -11,7 +11,7 @@ import pytest
 
 from torchmdx.commands import cli
 from torchmdx.commands.demo_run import run as demo
-from torchmdx.commands.demo_run.torsions import density, path
+from torchmdx.commands.demo_run.pictures import density, path
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.trajectory import read_frames

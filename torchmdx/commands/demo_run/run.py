@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.commands.demo_run.molecule import DemoMolecule
-from torchmdx.commands.demo_run.pictures import draw_ramachandran
-from torchmdx.commands.demo_run.torsions import PHI, PSI
+from torchmdx.commands.demo_run.pictures import PHI, PSI, draw_ramachandran
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.log import Log, LogRow, columns_of, read_log
