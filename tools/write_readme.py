@@ -37,15 +37,15 @@ columns:
   torchmdx, ms: {by: torchmdx, value: ms}
   ns/day at 1 fs: {by: torchmdx, value: ms, inverse: 86.4}
   force error: {by: torchmdx, value: force_error}
-  upstream at its best, ms: {by: [torchmd-net, matgl], value: ms, optional: true}
+  "upstream, fastest mode, ms": {by: [torchmd-net, matgl], value: ms, optional: true}
 """
 
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
 OUTER = "{system: water8000, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
 SENTENCE = """\
 On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
-24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as those of 2 fs, if a
-[fast model](docs/distill.md) fits.
+24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as single steps of 2 fs. They need a
+[fast model](docs/distill.md) of the potential.
 """
 
 

@@ -56,25 +56,28 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("settings", "None of them is needed; what is not given is chosen and printed.")
+    group = parser.add_argument_group("settings", "All are optional; the values that are chosen are printed.")
     add = group.add_argument
     add(
-        "--temperature", type=float, metavar="K", help="of the dynamics, K (default: 300); frames are colder and hotter"
+        "--temperature",
+        type=float,
+        metavar="K",
+        help="temperature of the dynamics, K (default: 300)",
     )
     add("--minutes", type=float, metavar="M", help="time that choices aim at (default: 5)")
     add("--seed", type=int, metavar="S", help="random seed (default: 0)")
-    add("--timestep", type=float, metavar="FS", help="of the trajectories, fs (default: 0.5)")
+    add("--timestep", type=float, metavar="FS", help="timestep of the trajectories, fs (default: 0.5)")
     add("--inner", type=float, metavar="FS", help="inner step of the tests, fs (default: 1, without hydrogens 2)")
     add("--frames", type=int, metavar="N", help="labelled frames (default: what a quarter of the time allows)")
-    add("--trajectories", type=int, metavar="N", help="trajectories to train on, of each structure")
+    add("--trajectories", type=int, metavar="N", help="training trajectories for each structure")
     add("--start", metavar="FAST", help="fast model to train further, or none (default: the one that torchmdx has)")
     add("--layers", type=int, metavar="N", help="interaction layers (default: by measured cost)")
     add("--channels", type=int, metavar="N", help="channels (default: by measured cost)")
     add("--cutoff", type=float, metavar="Å", help="cutoff, Å (default: 3.5, or 1.7 nearest-neighbour distances)")
     add("--epochs", type=int, metavar="N", help="epochs (default: what half of the time allows)")
     add("--batch-size", type=int, metavar="N", help="frames of a training step")
-    add("--learning-rate", type=float, metavar="R", help="largest learning rate (default: 0.002, of --start 0.001)")
-    add("--name", metavar="NAME", help="name on the card (default: that of the potential with -fast)")
+    add("--learning-rate", type=float, metavar="R", help="largest learning rate (default: 0.002; with --start 0.001)")
+    add("--name", metavar="NAME", help="name of the fast model (default: that of the potential with -fast)")
 
 
 def run(options: argparse.Namespace) -> int:

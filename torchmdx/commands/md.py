@@ -187,22 +187,22 @@ def _add_fast_options(group: argparse._ArgumentGroup) -> None:
         "--inner",
         type=int,
         metavar="N",
-        help="steps for each evaluation of --model, with --fast (default: those of 2 fs, with --hydrogen-mass 3 of "
-        "4 fs). --timestep and all numbers of steps are those of these inner steps; the outer step is N times "
-        "--timestep",
+        help="with --fast: inner steps in an outer step, which evaluates --model once (default: as many as make 2 fs, "
+        "or 4 fs with --hydrogen-mass 3). --timestep and all numbers of steps refer to inner steps",
     )
     group.add_argument(
         "--max-force-difference",
         type=float,
         metavar="D",
-        help="stop if the forces of the two potentials on any atom differ more, eV/Å, with --engine torchmdx (default: "
-        "if an outer step could give an atom at rest its thermal kinetic energy)",
+        help="stop if the forces of the two potentials on any atom differ by more than D eV/Å, with --engine torchmdx "
+        "(default: if an outer step could give an atom at rest its thermal kinetic energy)",
     )
     group.add_argument(
         "--small-steps",
         action="store_const",
         const=True,
-        help="instead of stopping there, take N steps with --model alone; they are counted, and bias averages a little",
+        help="instead of stopping there, take N steps with --model alone; the run counts them, and averages are "
+        "slightly biased",
     )
 
 

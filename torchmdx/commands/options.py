@@ -68,15 +68,15 @@ def add_loading_options(parser: Any) -> None:
     parser.add_argument(
         "--coulomb",
         choices=("ewald", "pme", "reaction_field", "reaction_field_everywhere"),
-        help="sum the potential's Coulomb energy of periodic structures over all images, on a mesh (pme) or as is "
-        "faster (ewald), or truncate it with a reaction field, of other structures too with the last choice (default: "
-        "as the potential was made)",
+        help="how to compute the potential's Coulomb energy in periodic structures: summed over all images, on a mesh "
+        "(pme) or by the faster method (ewald), or truncated with a reaction field; reaction_field_everywhere "
+        "truncates it in molecules too (default: as the potential was made)",
     )
     parser.add_argument(
         "--coulomb-accuracy",
         type=float,
         metavar="X",
-        help="error of the forces of a sum over all images, relative (default: from the file, or 1e-5)",
+        help="relative error of forces from a sum over all images (default: from the file, or 1e-5)",
     )
     parser.add_argument(
         "--coulomb-cutoff",

@@ -55,7 +55,11 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--no-relax", action="store_true", help="treat the structure as relaxed")
     parser.add_argument(
-        "--fmax", type=float, default=0.001, metavar="F", help="of the relaxation, eV/Å (default: 0.001)"
+        "--fmax",
+        type=float,
+        default=0.001,
+        metavar="F",
+        help="largest force once relaxed, eV/Å (default: 0.001)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace existing output files")
     parser.set_defaults(run=run, locked=("output",))
