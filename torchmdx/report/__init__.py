@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torchmdx.runtime.public_names import public_names
 
 if TYPE_CHECKING:
-    from torchmdx.report.predictor import Predictions as Predictions
+    from torchmdx.report.predictions import Predictions as Predictions
     from torchmdx.report.predictor import Predictor as Predictor
     from torchmdx.report.predictor import predict as predict
     from torchmdx.report.rigidity import add_uncertainty as add_uncertainty

@@ -17,7 +17,7 @@ from torchmdx.report.scales import MILLI_EV, Scale, Scales
 from torchmdx.report.uncertainty import SpreadAndError
 
 if TYPE_CHECKING:
-    from torchmdx.report.predictor import Predictions
+    from torchmdx.report.predictions import Predictions
 
 MOST_FORMULAS = 12  # more are no table for people
 FEWEST = 10  # labels whose standard deviation is compared with

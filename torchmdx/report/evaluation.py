@@ -15,7 +15,8 @@ from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.report.errors import Errors
 from torchmdx.report.hints import hints
-from torchmdx.report.predictor import Predictions, Predictor, pack
+from torchmdx.report.predictions import Predictions, pack
+from torchmdx.report.predictor import Predictor
 from torchmdx.report.scales import Scales
 from torchmdx.report.verdict import verdict
 
