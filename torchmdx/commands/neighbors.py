@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import Any
 
 from torchmdx.commands.options import add_model_option, coulomb_treatment
 from torchmdx.runtime.wording import counted
-
-if TYPE_CHECKING:
-    import torch
-
-BARS = 40
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from torchmdx.checkpoints.save_load import load
+    from torchmdx.datasets.distributions import histogram
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.runtime.devices import choose_device
     from torchmdx.structures.files import read_structures
@@ -72,23 +69,9 @@ def run(options: argparse.Namespace) -> int:
             f"neighbours per atom: {counts.double().mean():.1f} on average, minimum {int(counts.min())}, "
             f"maximum {int(counts.max())} (atom {busiest}, {atoms.symbols[busiest]})"
         )
-        _print_histogram(counts)
+        print("\n".join(histogram(Counter(counts.tolist()))))
         tensors = (edges.row_ptr, edges.source, edges.target, edges.shifts)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         spare = edges.capacity / max(int(edges.num_edges), 1) - 1
         print(f"capacity: {edges.capacity} edges ({spare:.0%} spare), {size / 2**20:.2f} MiB")
     return 0
-
-
-def _print_histogram(counts: torch.Tensor) -> None:
-    """Number of atoms by number of neighbours, in at most twelve bins."""
-    import torch
-
-    low, high = int(counts.min()), int(counts.max())
-    width = max(1, -(-(high - low + 1) // 12))
-    bins = torch.bincount((counts - low) // width)
-    for k, number in enumerate(bins.tolist()):
-        first, last = low + k * width, min(low + (k + 1) * width - 1, high)
-        label = f"{first}" if first == last else f"{first}-{last}"
-        bar = "#" * round(BARS * number / max(1, int(bins.max())))
-        print(f"  {label:>9}  {number:>7}  {bar}")
