@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import CHARGE_HELP
+from torchmdx.commands.options import CHARGE_HELP, add_device
 from torchmdx.runtime.interrupt import Interrupts
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--index", default=":", metavar="I", help="indices of structures in each file (default: all)")
     parser.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
     parser.add_argument("--format", metavar="NAME", help="format of the files, by ASE's name (default: from the file)")
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.add_argument("--overwrite", action="store_true", help="start again, and replace the outputs")
     _add_settings(parser)
     parser.late = "files"

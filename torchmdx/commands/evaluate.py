@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_option, coulomb_treatment, model_of, with_chosen_head
+from torchmdx.commands.options import add_device, add_model_option, coulomb_treatment, model_of, with_chosen_head
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.runtime.wording import counted
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="part of the split; may be repeated (default: all)"
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
     )

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from torchmdx.commands.options import add_model_option, coulomb_treatment
+from torchmdx.commands.options import add_device, add_index, add_model_option, coulomb_treatment
 from torchmdx.runtime.wording import counted
 
 
@@ -22,13 +22,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--skin", type=float, default=0.0, metavar="Å", help="distance added to the radius, Å (default: 0)"
     )
-    parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
-    )
+    add_index(parser)
     parser.add_argument(
         "--backend", metavar="NAME", default="auto", help="search algorithm (default: auto, the fastest for the device)"
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.set_defaults(run=run)
 
 

@@ -40,7 +40,7 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "auto") -> N
         + f"; auto: float64 for up to {MOST_ATOMS_IN_FLOAT64} atoms, else float32, which is faster" * (dtype == "auto")
         + f" (default: {dtype})",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
 
 
 def add_model_option(parser: Any, *, several: bool = False) -> None:
@@ -83,6 +83,18 @@ def add_loading_options(parser: Any) -> None:
         type=float,
         metavar="Å",
         help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
+    )
+
+
+def add_device(parser: Any, what: str = "") -> None:
+    """--device. what: the start of its help."""
+    parser.add_argument("--device", metavar="NAME", help=what + "cpu, cuda or cuda:1 (default: cuda if available)")
+
+
+def add_index(parser: Any) -> None:
+    """--index, for commands that take one structure."""
+    parser.add_argument(
+        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
     )
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.commands.options import add_device
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="calibrate the uncertainties of forces by frames with about N atoms in all; 0: not at all (default: 200)",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
     )
