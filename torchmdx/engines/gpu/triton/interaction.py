@@ -35,6 +35,7 @@ from torchmdx.engines.gpu.triton.nine import (
     square,
     square_gradient,
     squared_norm,
+    store3,
     store9,
 )
 
@@ -77,13 +78,10 @@ def store_gradient(
     at = r * (9 * CHANNELS) + n
     if EMBEDDING:
         gate = GATE + r * (3 * CHANNELS) + n
-        z0 = tl.load(gate, mask=valid, other=0.0)
-        z1 = tl.load(gate + CHANNELS, mask=valid, other=0.0)
-        z2 = tl.load(gate + 2 * CHANNELS, mask=valid, other=0.0)
+        z0, z1, z2 = load3(gate, valid, CHANNELS)
         s0, s1, s2 = dot_parts(g, load9(MIXED + at, valid, CHANNELS))
-        tl.store(gate, s0 * slope(z0, ACTIVATION), mask=valid)
-        tl.store(gate + CHANNELS, s1 * slope(z1, ACTIVATION), mask=valid)
-        tl.store(gate + 2 * CHANNELS, s2 * slope(z2, ACTIVATION), mask=valid)
+        s = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
+        store3(gate, s, valid, CHANNELS)
         g = scale_parts(g, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
     else:
         d = load9(D + at, valid, CHANNELS)
