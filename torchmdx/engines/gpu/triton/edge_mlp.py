@@ -48,9 +48,9 @@ from torchmdx.engines.gpu.triton.tf32_product import product
 @triton.jit(do_not_specialize=["num_atoms"])
 def first_values(
     SHARES, TABLE, OWN, ROW_PTR, SOURCE, TARGET, KNOT, PLACE, Z1, num_atoms,
-    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Z1, in rows STRIDE apart. A program takes ROWS rows and all channels."""
+    """Z1. A program takes ROWS rows and all channels."""
     first = tl.program_id(0) * ROWS
     count = tl.load(ROW_PTR + num_atoms)
     if first < num_atoms + count:
@@ -70,7 +70,7 @@ def first_values(
         there = (alone | inside)[:, None]
         z += tl.load(SHARES + i * (2 * CHANNELS) + c, mask=there, other=0.0)
         z += tl.load(SHARES + j * (2 * CHANNELS) + CHANNELS + c, mask=there, other=0.0)
-        tl.store(Z1 + row.to(tl.int64)[:, None] * STRIDE + c, z, mask=there)
+        tl.store(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c, z, mask=there)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
@@ -106,10 +106,10 @@ def multiply_rows(
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def multiply_rows_back(
     X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
-    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, ACTIVATION: tl.constexpr,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Y becomes (X W) act'(Y); rows as above, those of Y STRIDE apart."""
+    """Y becomes (X W) act'(Y); rows as above."""
     first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
     if first < last:
         row = first + tl.arange(0, ROWS)
@@ -120,7 +120,7 @@ def multiply_rows_back(
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
             acc = product(acc, x, W, SMALL, n[:, None] * INNER + k)
-        at = row.to(tl.int64)[:, None] * STRIDE + n[None, :]
+        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
         acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
 
@@ -227,8 +227,7 @@ def messages_gradient(
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def first_gradient(
     Z1, SHARES, TABLE, ROW_PTR, SOURCE, REVERSE, KNOT, PLACE, PULL, num_atoms, capacity,
-    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """SHARES: sums of the gradient in Z1 over the edges to an atom and from it; adds that through a(r) to PULL."""
     SLICES: tl.constexpr = CHANNELS // SLICE
@@ -238,15 +237,15 @@ def first_gradient(
     c = c2[:, None, :]
     valid = (row < num_atoms)[:, None]
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
-    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * STRIDE + c2, mask=valid, other=0.0)
+    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c2, mask=valid, other=0.0)
     as_source = as_target
     PULL += part.to(tl.int64) * capacity
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         inside, _, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
-        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * STRIDE + c, mask=inside, other=0.0)
-        of_source = tl.load(Z1 + back[:, :, None] * STRIDE + c, mask=inside, other=0.0)
+        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * CHANNELS + c, mask=inside, other=0.0)
+        of_source = tl.load(Z1 + back[:, :, None] * CHANNELS + c, mask=inside, other=0.0)
         pull = tl.load(PULL + e, mask=mask, other=0.0)
         _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         as_target += tl.sum(g, 1)
