@@ -21,21 +21,9 @@ CLOSEST = tl.constexpr(SAME_PLACE)
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
 def place_edges(
-    POSITIONS,
-    CELL,
-    SYSTEM,
-    ROW_PTR,
-    SOURCE,
-    TARGET,
-    SHIFTS,
-    CONSTANTS,
-    KNOT,
-    PLACE,
-    STRETCH,
-    num_atoms,
-    last_interval,
+    POSITIONS, CELL, SYSTEM, ROW_PTR, SOURCE, TARGET, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, num_atoms, last_interval,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """Direction and table position of every edge. Differences are taken in float64: atoms may be far from the origin.
 
     CONSTANTS: p, q, s, α, cutoff of x(r) = p + q r + s exp(-α r), float64.

@@ -62,24 +62,10 @@ def add_directions(a, m, x, y, z, xx, xy, xz, yy, yz):
 
 @triton.jit(do_not_specialize=["num_atoms", "last_knot"])
 def element_sums(
-    NUMBERS,
-    SLOTS,
-    SUMS,
-    RARE,
-    TABLE,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    num_atoms,
-    last_knot,
-    FUNCTIONS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
+    NUMBERS, SLOTS, SUMS, RARE, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, num_atoms, last_knot,
+    FUNCTIONS: tl.constexpr, DEGREE: tl.constexpr, ELEMENTS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
-):
+):  # fmt: skip
     """SUMS and RARE. A program takes ROWS adjacent atoms and GROUP slots, DEPTH edges of each row at a time.
 
     Args:
@@ -144,23 +130,9 @@ def add_product(acc, x, W, SMALL, at):
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply_sums(
-    SUMS,
-    W,
-    SMALL,
-    WV,
-    WV_SMALL,
-    NUMBERS,
-    TARGETS,
-    SOURCES,
-    OWN,
-    A,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    FUNCTIONS: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    SUMS, W, SMALL, WV, WV_SMALL, NUMBERS, TARGETS, SOURCES, OWN, A, num_atoms,
+    CHANNELS: tl.constexpr, FUNCTIONS: tl.constexpr, ELEMENTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A [N,9,C] = U[Z_i] (Σ_s B W) + Σ_s B W V[s] from B = SUMS, with W [3,C,K] and W V [3,C,S,K] split.
 
     A program makes one component of ROWS atoms.
@@ -196,21 +168,9 @@ def multiply_sums(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply_sums_back(
-    GA,
-    W,
-    SMALL,
-    WV,
-    WV_SMALL,
-    NUMBERS,
-    TARGETS,
-    SUMS,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    FUNCTIONS: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEP: tl.constexpr,
-):
+    GA, W, SMALL, WV, WV_SMALL, NUMBERS, TARGETS, SUMS, num_atoms,
+    CHANNELS: tl.constexpr, FUNCTIONS: tl.constexpr, ELEMENTS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
     """The gradient in SUMS from GA [N,9,C], with the matrices transposed: W [3,K,C] and W V [3,S,K,C].
 
     A program takes one component of ROWS atoms, two slots at a time.
@@ -258,27 +218,10 @@ def multiply_sums_back(
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def element_sums_gradient(
-    NUMBERS,
-    SLOTS,
-    SUMS,
-    RARE,
-    TABLE,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    STRETCH,
-    PULL,
-    HALF,
-    num_atoms,
-    capacity,
-    FUNCTIONS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
+    NUMBERS, SLOTS, SUMS, RARE, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, num_atoms, capacity,
+    FUNCTIONS: tl.constexpr, DEGREE: tl.constexpr, ELEMENTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
     SLICES: tl.constexpr,
-):
+):  # fmt: skip
     """h_e of the edges of rows that are not rare, from the gradient in SUMS; as embedding_sum.surroundings_gradient."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)

@@ -22,25 +22,9 @@ from torchmdx.engines.gpu.triton.nine import add9, add_to_scalar, along, between
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def surroundings(
-    NUMBERS,
-    ALL_NUMBERS,
-    TARGETS,
-    SOURCES,
-    A,
-    TABLE,
-    OWN,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    RARE,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    SLICE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    NUMBERS, ALL_NUMBERS, TARGETS, SOURCES, A, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE, RARE, num_atoms,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A [N,9,C]. A program takes ROWS adjacent atoms and SLICE channels, DEPTH edges of each row at a time.
 
     NUMBERS are those of the rows, ALL_NUMBERS those of the atoms that SOURCE counts. RARE: None, or only the rows that
@@ -77,28 +61,10 @@ def surroundings(
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def surroundings_gradient(
-    NUMBERS,
-    ALL_NUMBERS,
-    TARGETS,
-    SOURCES,
-    GA,
-    TABLE,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    STRETCH,
-    PULL,
-    HALF,
-    RARE,
-    num_atoms,
-    capacity,
-    CHANNELS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    SLICES: tl.constexpr,
-):
+    NUMBERS, ALL_NUMBERS, TARGETS, SOURCES, GA, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, RARE,
+    num_atoms, capacity,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICES: tl.constexpr,
+):  # fmt: skip
     """h_e = (Σ_slices PULL + ∂E/∂t) dx/dr d + (1 - d dᵀ)/r ∂E/∂d: the part of an edge's gradient that row i computes.
 
     ∂E/∂t and ∂E/∂d are those of A_i; PULL [SLICES,E] is what the layers' messages left. RARE: see above.

@@ -8,30 +8,10 @@ from torchmdx.engines.gpu.triton.nine import load3, store3
 
 @triton.jit(do_not_specialize=["num_atoms", "num_embedded"])
 def forces(
-    ROW_PTR,
-    SOURCE,
-    SHIFTS,
-    KNOT,
-    PLACE,
-    STRETCH,
-    REVERSE,
-    HALF,
-    BESIDE,
-    VIRIALS_BESIDE,
-    FORCES,
-    VIRIALS,
-    SYSTEM,
-    ENERGIES,
-    SHIFT,
-    ENERGY,
-    num_atoms,
-    num_embedded,
-    VIRIAL: tl.constexpr,
-    EDGES: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    SUM: tl.constexpr,
-):
+    ROW_PTR, SOURCE, SHIFTS, KNOT, PLACE, STRETCH, REVERSE, HALF, BESIDE, VIRIALS_BESIDE, FORCES, VIRIALS, SYSTEM,
+    ENERGIES, SHIFT, ENERGY, num_atoms, num_embedded,
+    VIRIAL: tl.constexpr, EDGES: tl.constexpr, CANDIDATES: tl.constexpr, AT_ONCE: tl.constexpr, SUM: tl.constexpr,
+):  # fmt: skip
     """F_i = Σ_e (h_e - h_ē) over the edges e of row i, where ē is the same pair seen from the other atom.
 
     The gradient in an edge vector is divided between the two directions of the edge: each row holds the part that it
@@ -163,19 +143,9 @@ def sum_energies(SYSTEM, ENERGIES, SHIFT, ENERGY, system, num_atoms, BLOCK: tl.c
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def sum_systems(
-    SYSTEM,
-    ENERGIES,
-    SHIFT,
-    VIRIALS,
-    ENERGY,
-    VIRIAL_OUT,
-    CELL,
-    STRESS,
-    num_atoms,
-    VIRIAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SEARCH: tl.constexpr,
-):
+    SYSTEM, ENERGIES, SHIFT, VIRIALS, ENERGY, VIRIAL_OUT, CELL, STRESS, num_atoms,
+    VIRIAL: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr,
+):  # fmt: skip
     """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
 
     STRESS [S,3,3]: the virial by the volume of the cell in CELL [S,3,3]; not a number without a volume.
