@@ -5,6 +5,7 @@ import torch
 from interpreter import DEVICE, needs_kernels
 
 from torchmdx.engines import ops
+from torchmdx.engines.plan import settings
 from torchmdx.models import tensors
 from torchmdx.models.activations import ACTIVATIONS
 
@@ -142,7 +143,7 @@ def test_products_and_what_follows_them(after):
     assert (out - wanted).abs().max() < ROUNDING * wanted.abs().max()
 
 
-@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name != "swish"])
+@pytest.mark.parametrize("name", settings.ACTIVATIONS)
 def test_activations_and_their_slopes(name):
     z = torch.cat([torch.linspace(-30, 30, 255), torch.tensor([0.0])]).to(DEVICE)
     out, found = torch.empty_like(z), torch.empty_like(z)

@@ -6,10 +6,10 @@ from interpreter import DEVICE, needs_kernels
 from model_kinds import zbl
 from test_gpu_tensornet import batch_of
 
-from torchmdx.engines.gpu import with_priors
 from torchmdx.engines.gpu.engine import make_kernels
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
+from torchmdx.engines.plan import decide
 from torchmdx.neighbors.brute_force import brute_force
 
 
@@ -50,8 +50,8 @@ def test_priors_beside_the_network_give_what_they_give_between(make_potential, c
     batch = batch_of(crystal).to(DEVICE, torch.float32)
     edges = brute_force(batch, potential.cutoff)
     found = []
-    for kinds in (with_priors.WITHOUT_CHARGES, ()):
-        monkeypatch.setattr(with_priors, "WITHOUT_CHARGES", kinds)
+    for kinds in (decide.WITHOUT_CHARGES, ()):
+        monkeypatch.setattr(decide, "WITHOUT_CHARGES", kinds)
         engine = GpuPriorEngine(make_kernels(potential, priors=True), potential, batch, stress=True)
         engine.reserve(edges.capacity)
         alone = engine.run(batch.positions, batch.cell, edges, forces=False).energy.clone()

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, fields, replace
 
 import pytest
+import torch
 
 from torchmdx import TensorNet2Config, TensorNetConfig
 from torchmdx.engines.plan import Network, Workload, machine_named, plan
 from torchmdx.engines.plan.settings import KNOWN, unknown_setting
-from torchmdx.models.activations import ACTIVATIONS
+from torchmdx.models import activations as models
 from torchmdx.models.energy_head import HEADS
 from torchmdx.models.qet import HARDNESSES, QETConfig
 
@@ -21,7 +22,7 @@ class Longer(TensorNetConfig):
 def test_every_setting_of_today_is_known():
     names = {field.name for config in (TensorNetConfig, TensorNet2Config, QETConfig) for field in fields(config)}
     assert names == set(KNOWN)
-    assert set(KNOWN["activation"]) == set(ACTIVATIONS)
+    assert set(KNOWN["activation"]) <= set(models.ACTIVATIONS)
     assert set(KNOWN["head"]) == set(HEADS)
     assert set(KNOWN["hardness"]) == set(HARDNESSES)
     for config in (
@@ -43,6 +44,13 @@ def test_a_new_value_of_a_choice_is_not_known():
     config = TensorNetConfig()
     object.__setattr__(config, "messages", "both")  # as if the model knew it
     assert unknown_setting(config) == "messages must be 'source' or 'target', got 'both'"
+
+
+def test_an_activation_of_the_model_alone_is_left_to_the_exact_model(monkeypatch):
+    monkeypatch.setitem(models.ACTIVATIONS, "gelu", torch.nn.GELU)
+    config, machine = TensorNetConfig(activation="gelu"), machine_named("CPU")
+    found = plan(config, (), Workload.usual(9), "float32", machine)
+    assert found.why.startswith("exact model: activation must be 'swish' or 'silu'")
 
 
 @pytest.mark.parametrize("card", ["H100", "CPU"])

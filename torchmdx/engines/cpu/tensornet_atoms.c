@@ -1,13 +1,5 @@
 /* The maps within each atom, forward, for one block of atoms: embedding and layers. */
 
-/* Offsets of the channels of a block's tensors of nine components, and of its vectors. */
-#define EACH_CHANNEL(s, a, lane)                  \
-    for (int64_t s = 0; s < slices; s++)          \
-        for (int64_t a = 0; a < n; a++)           \
-            for (int64_t lane = 0; lane < SLICE; lane += LANES)
-#define AT9 (s * stride9 + a * NINE + lane)
-#define AT1 (s * stride1 + a * SLICE + lane)
-
 /* Scratch of a thread: tensors and vectors of one block. */
 struct NAME(room) {
     REAL *nine, *other, *wide, *wider; /* [slices][block][9][16] twice; vectors of up to 4 * slices and head_slices */

@@ -13,6 +13,14 @@
     const int64_t at9 = (b) * (w)->block9, at1 = (b) * (w)->block1;                       \
     (void)first, (void)n, (void)slices, (void)stride9, (void)stride1, (void)at9, (void)at1
 
+/* Offsets of the channels of a block's tensors of nine components, and of its vectors. */
+#define EACH_CHANNEL(s, a, lane)                  \
+    for (int64_t s = 0; s < slices; s++)          \
+        for (int64_t a = 0; a < n; a++)           \
+            for (int64_t lane = 0; lane < SLICE; lane += LANES)
+#define AT9 (s * stride9 + a * NINE + lane)
+#define AT1 (s * stride1 + a * SLICE + lane)
+
 /* The edges of a row within the cutoff. Differences are taken in float64: atoms may be far from the origin. */
 static void NAME(row_geometry)(const struct work *w, int64_t i)
 {
@@ -83,26 +91,24 @@ static void NAME(embedding_sum)(const struct work *w, int64_t b)
 {
     BLOCK(w, b);
     const struct edges *edges = &w->edges;
-    for (int64_t s = 0; s < slices; s++)
-        for (int64_t a = 0; a < n; a++)
-            for (int64_t lane = 0; lane < SLICE; lane += LANES) {
-                const int64_t i = first + a, from = call->row_ptr[i], c = s * SLICE + lane;
-                const int64_t width = slices * SLICE;
-                const V mine = NAME(load)(model->targets + call->numbers[i] * width + c);
-                const V own = NAME(load)(model->own + s * 3 * SLICE + lane);
-                N9 sum = {{own * (mine + NAME(load)(model->sources + call->numbers[i] * width + c))}};
-                for (int64_t e = from; e < from + edges->count[i]; e++) {
-                    const REAL *f = COEFFICIENTS(model->table, edges->knot[e], s) + lane;
-                    const REAL *d = edges->direction + 8 * e;
-                    const V t = NAME(all)(edges->t[e]);
-                    const V pair = mine + NAME(load)(model->sources + edges->element[e] * width + c);
-                    const V vector = NAME(filter)(f + PART, t) * pair, symmetric = NAME(filter)(f + 2 * PART, t) * pair;
-                    sum.v[0] += NAME(filter)(f, t) * pair;
+    EACH_CHANNEL(s, a, lane) {
+        const int64_t i = first + a, from = call->row_ptr[i], c = s * SLICE + lane;
+        const int64_t width = slices * SLICE;
+        const V mine = NAME(load)(model->targets + call->numbers[i] * width + c);
+        const V own = NAME(load)(model->own + s * 3 * SLICE + lane);
+        N9 sum = {{own * (mine + NAME(load)(model->sources + call->numbers[i] * width + c))}};
+        for (int64_t e = from; e < from + edges->count[i]; e++) {
+            const REAL *f = COEFFICIENTS(model->table, edges->knot[e], s) + lane;
+            const REAL *d = edges->direction + 8 * e;
+            const V t = NAME(all)(edges->t[e]);
+            const V pair = mine + NAME(load)(model->sources + edges->element[e] * width + c);
+            const V vector = NAME(filter)(f + PART, t) * pair, symmetric = NAME(filter)(f + 2 * PART, t) * pair;
+            sum.v[0] += NAME(filter)(f, t) * pair;
 #pragma GCC unroll 8
-                    for (int k = 1; k < 9; k++) sum.v[k] += (k < 4 ? vector : symmetric) * d[k - 1];
-                }
-                NAME(store9)(w->tensors.a + at9 + s * stride9 + a * NINE + lane, sum);
-            }
+            for (int k = 1; k < 9; k++) sum.v[k] += (k < 4 ? vector : symmetric) * d[k - 1];
+        }
+        NAME(store9)(w->tensors.a + at9 + AT9, sum);
+    }
 }
 
 /* Stores M, and in `product` P / (|P|^2 + 1) with P the product of Y and M. */
@@ -119,24 +125,22 @@ static void NAME(message_sum)(const struct work *w, int64_t b, int64_t l, const 
     BLOCK(w, b);
     const struct edges *edges = &w->edges;
     const struct layer *layer = model->each_layer + l;
-    for (int64_t s = 0; s < slices; s++)
-        for (int64_t a = 0; a < n; a++)
-            for (int64_t lane = 0; lane < SLICE; lane += LANES) {
-                const int64_t i = first + a, from = call->row_ptr[i], here = at9 + s * stride9 + a * NINE + lane;
-                const REAL *send = w->tensors.y[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
-                const N9 y = NAME(load9)(w->tensors.y[l] + here);
-                N9 m = NAME(scale_parts)(y, NAME(load)(own), NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE));
-                for (int64_t e = from; e < from + edges->count[i]; e++) {
-                    const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
-                    const REAL *there = send + (int64_t)edges->place[e] * NINE;
-                    const V t = NAME(all)(edges->t[e]);
-                    const V vector = NAME(filter)(f + PART, t), symmetric = NAME(filter)(f + 2 * PART, t);
-                    m.v[0] += NAME(filter)(f, t) * NAME(load)(there);
+    EACH_CHANNEL(s, a, lane) {
+        const int64_t i = first + a, from = call->row_ptr[i], here = at9 + AT9;
+        const REAL *send = w->tensors.y[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
+        const N9 y = NAME(load9)(w->tensors.y[l] + here);
+        N9 m = NAME(scale_parts)(y, NAME(load)(own), NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE));
+        for (int64_t e = from; e < from + edges->count[i]; e++) {
+            const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
+            const REAL *there = send + (int64_t)edges->place[e] * NINE;
+            const V t = NAME(all)(edges->t[e]);
+            const V vector = NAME(filter)(f + PART, t), symmetric = NAME(filter)(f + 2 * PART, t);
+            m.v[0] += NAME(filter)(f, t) * NAME(load)(there);
 #pragma GCC unroll 8
-                    for (int k = 1; k < 9; k++) m.v[k] += (k < 4 ? vector : symmetric) * NAME(load)(there + k * SLICE);
-                }
-                NAME(store_message)(w, l, here, y, m, factor[a], product + s * stride9 + a * NINE + lane);
-            }
+            for (int k = 1; k < 9; k++) m.v[k] += (k < 4 ? vector : symmetric) * NAME(load)(there + k * SLICE);
+        }
+        NAME(store_message)(w, l, here, y, m, factor[a], product + AT9);
+    }
 }
 
 /* The gradient of messages: adds sum_j f(r_ij) g_j + f(0) g_i to that in Y_i, for the list has both directions of each
@@ -146,35 +150,33 @@ static void NAME(message_gradient)(const struct work *w, int64_t b, int64_t l)
     BLOCK(w, b);
     const struct edges *edges = &w->edges;
     const struct layer *layer = model->each_layer + l;
-    for (int64_t s = 0; s < slices; s++)
-        for (int64_t a = 0; a < n; a++)
-            for (int64_t lane = 0; lane < SLICE; lane += LANES) {
-                const int64_t i = first + a, from = call->row_ptr[i], here = at9 + s * stride9 + a * NINE + lane;
-                const REAL *sent = w->tensors.m[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
-                const N9 y = NAME(load9)(w->tensors.y[l] + here);
-                N9 sum = NAME(scale_parts)(NAME(load9)(w->tensors.m[l] + here), NAME(load)(own),
-                                           NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE));
-                for (int64_t e = from; e < from + edges->count[i]; e++) {
-                    const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
-                    const REAL *there = sent + (int64_t)edges->place[e] * NINE;
-                    const V t = NAME(all)(edges->t[e]);
-                    V along = {0};
+    EACH_CHANNEL(s, a, lane) {
+        const int64_t i = first + a, from = call->row_ptr[i], here = at9 + AT9;
+        const REAL *sent = w->tensors.m[l] + s * stride9 + lane, *own = layer->own + s * 3 * SLICE + lane;
+        const N9 y = NAME(load9)(w->tensors.y[l] + here);
+        N9 sum = NAME(scale_parts)(NAME(load9)(w->tensors.m[l] + here), NAME(load)(own),
+                                   NAME(load)(own + SLICE), NAME(load)(own + 2 * SLICE));
+        for (int64_t e = from; e < from + edges->count[i]; e++) {
+            const REAL *f = COEFFICIENTS(layer->table, edges->knot[e], s) + lane;
+            const REAL *there = sent + (int64_t)edges->place[e] * NINE;
+            const V t = NAME(all)(edges->t[e]);
+            V along = {0};
 #pragma GCC unroll 3
-                    for (int part = 0; part < 3; part++) {
-                        V slope, dot = {0}, value = NAME(filter_and_slope)(f + part * PART, t, &slope);
+            for (int part = 0; part < 3; part++) {
+                V slope, dot = {0}, value = NAME(filter_and_slope)(f + part * PART, t, &slope);
 #pragma GCC unroll 5
-                        for (int k = part * part; k < (part + 1) * (part + 1); k++) {
-                            const V g = NAME(load)(there + k * SLICE);
-                            sum.v[k] += value * g;
-                            dot += y.v[k] * g;
-                        }
-                        along += slope * dot;
-                    }
-                    edges->slope[e] += NAME(sum)(along);
+                for (int k = part * part; k < (part + 1) * (part + 1); k++) {
+                    const V g = NAME(load)(there + k * SLICE);
+                    sum.v[k] += value * g;
+                    dot += y.v[k] * g;
                 }
-                REAL *gy = w->tensors.gy + here;
-                NAME(store9)(gy, NAME(add9)(NAME(load9)(gy), sum));
+                along += slope * dot;
             }
+            edges->slope[e] += NAME(sum)(along);
+        }
+        REAL *gy = w->tensors.gy + here;
+        NAME(store9)(gy, NAME(add9)(NAME(load9)(gy), sum));
+    }
 }
 
 /* The part of dE/dvector of each edge that its row found: of the layers, from the slopes, and of the embedding, from

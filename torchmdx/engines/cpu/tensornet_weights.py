@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import TabulatedFilters
 from torchmdx.engines.hermite import FIFTH, NINTH
-from torchmdx.models.activations import ACTIVATIONS
+from torchmdx.engines.plan.settings import ACTIVATIONS, activation_of
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.interaction import Interaction
 from torchmdx.models.potential import Potential
@@ -26,11 +26,8 @@ SLICE = 16
 TERMS = {torch.float32: 6, torch.float64: 10}  # of a filter's polynomial, by the type of all numbers
 MOST_LAYERS = 64  # as in tensornet.h
 MOST_NETWORKS = 2  # of a head
-# The numbers of tensornet.h.
-ACTIVATION_NUMBERS = {"silu": 0, "swish": 0, "ssp": 1, "tanh": 2, "sigmoid": 3, "mish": 4}
 POINTER, INTEGER, REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 assert list(TERMS.values()) == [FIFTH.degree + 1, NINTH.degree + 1]
-assert set(ACTIVATION_NUMBERS) == set(ACTIVATIONS)
 assert MOST["num_layers"] <= MOST_LAYERS
 
 
@@ -81,7 +78,7 @@ class TensorNetWeights:
         self.model = m = ModelStruct()
         m.slices, m.width, m.layers = channels // SLICE, width, config.num_layers
         m.intervals = table.stretch.num_intervals
-        m.activation, m.reflections = ACTIVATION_NUMBERS[config.activation], config.group == "O(3)"
+        m.activation, m.reflections = ACTIVATIONS.index(activation_of(config)), config.group == "O(3)"
         m.readout_activation, m.charge_factor = config.readout_activation, config.charge_factor
         m.gathers = config.messages == "source"
         m.stretch[:] = table.stretch.coefficients

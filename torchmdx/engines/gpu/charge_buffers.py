@@ -57,7 +57,7 @@ class ChargeScratch:
         """keeps_slopes, piece: of `KernelPlan`.
 
         Args:
-            edge_maps: kernels/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
+            edge_maps: sm90/edge_maps.cu, which keeps slopes in z₂ and needs no pieces.
         """
         n, c, k, layers, new = sizes.num_atoms, sizes.channels, charges, sizes.layers, sizes.new
         systems, rows = max(sizes.num_systems, 1), n + sizes.slots

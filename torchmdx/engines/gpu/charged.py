@@ -157,7 +157,7 @@ class ChargedChain(EdgeNetworkChain):
         self._filters_gradient(i)
         edge_mlp.first_gradient[grid](
             self.q.z1[i], q.shares, self.weights.layers[i].table, e.row_ptr, e.source, reverse, b.knot, b.place,
-            g.pull, n, e.capacity, CHANNELS=self.c, STRIDE=self.c, DEGREE=self.weights.degree, **walk,
+            g.pull, n, e.capacity, CHANNELS=self.c, DEGREE=self.weights.degree, **walk,
         )  # fmt: skip
         self._charges_gradient(i)
         self._multiply_parts(gy, self.split.mix_in_back[i], y)

@@ -69,8 +69,7 @@ class EdgeNetworkChain(Chain):
         b, q, own, e = self.b, self.q, self.weights.layers[i], self.edges
         edge_mlp.first_values[(triton.cdiv(self.rows, FIRST_ROWS),)](
             q.shares, own.table, own.own, e.row_ptr, e.source, e.target, b.knot, b.place,
-            self.q.z1[slot], self.n, CHANNELS=self.c, STRIDE=self.c,
-            DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
+            q.z1[slot], self.n, CHANNELS=self.c, DEGREE=self.weights.degree, ROWS=FIRST_ROWS,
         )  # fmt: skip
 
     def _z(self, slot: int) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -128,5 +127,5 @@ class EdgeNetworkChain(Chain):
         grid = (triton.cdiv(len(x), options["ROWS"]) * (width // options["COLUMNS"]),)
         edge_mlp.multiply_rows_back[grid](
             x, matrix.big, matrix.small, out, self.edges.row_ptr, self.n, start, len(x), INNER=inner, WIDTH=width,
-            STRIDE=out.stride(0), **self.activation, **options,
+            **self.activation, **options,
         )  # fmt: skip

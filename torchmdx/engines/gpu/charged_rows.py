@@ -231,8 +231,8 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         programs = triton.cdiv(self.rows, options["ROWS"]) * (width // options["COLUMNS"])
         charged_atom_gradient.last_map_gradient[(programs + self.n,)](
             z3, w.last_back.big, w.last_back.small, z2, self.edges.row_ptr, self.n, self.rows, programs, b.p,
-            self.weights.layers[i].mix_in_back, g.d[i], self.work, INNER=inner, WIDTH=width, STRIDE=width,
-            CHANNELS=self.c, **row, **self.activation, **options,
+            self.weights.layers[i].mix_in_back, g.d[i], self.work, INNER=inner, WIDTH=width, CHANNELS=self.c,
+            **row, **self.activation, **options,
         )  # fmt: skip
         self._back(z2, w.middle_back, z1, 0)
 

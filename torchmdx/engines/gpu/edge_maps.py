@@ -1,4 +1,4 @@
-"""The maps of TensorNet2's filters and their gradient by warps that specialise: kernels/edge_maps.cu, sm_90 only.
+"""The maps of TensorNet2's filters and their gradient by warps that specialise: sm90/edge_maps.cu, sm_90 only.
 
 It evaluates both maps of an edge in one kernel on an H100 or H200, for the usual network (`serves.edge_maps` of
 engines/plan).

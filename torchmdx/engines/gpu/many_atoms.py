@@ -1,6 +1,6 @@
 """The launches of one evaluation, in order, without allocation or synchronisation.
 
-A new kernel is a function in kernels/, its buffers in buffers.py, and its launch here.
+A new kernel is a function in triton/, its buffers in buffers.py, and its launch here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchmdx.engines.gpu.chain_walks import ChainWalks
 from torchmdx.engines.gpu.triton import embedding, gated_head, interaction, readout
+from torchmdx.engines.plan.settings import activation_of
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.buffers import Buffers
@@ -28,7 +29,7 @@ class Chain(ChainWalks):
         super().__init__(model, buffers, *inputs)
         rows = max(1, buffers.sizes.tiles.elements // self.c)
         self.each_atom, self.elements = (triton.cdiv(self.n, rows),), dict(CHANNELS=self.c, ROWS=rows)
-        activation = "silu" if model.config.activation == "swish" else model.config.activation
+        activation = activation_of(model.config)
         self.activation = dict(ACTIVATION=activation)
         self.readout = activation if model.config.readout_activation else "none"  # of the features
 

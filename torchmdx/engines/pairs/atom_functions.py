@@ -6,14 +6,14 @@ derivatives beyond the second, they are composed of the forms in `torchmdx.engin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines.pairs.filters import ROWS
-from torchmdx.engines.pairs.multilinear import apart, partial, quadratic
+from torchmdx.engines.pairs.multilinear import partial, quadratic, second_derivatives
 from torchmdx.engines.pairs.products import PartSums, Products
 
 SCALE, NORM, BOTH_ORDERS = PartSums(parts=1), PartSums(parts=1, metric=True), Products(symmetric=True)
@@ -22,14 +22,14 @@ SCALE, NORM, BOTH_ORDERS = PartSums(parts=1), PartSums(parts=1, metric=True), Pr
 def normalised(x: Tensor) -> Tensor:
     """X / (|X|² + 1), x [N,9,C]."""
     if kernels := atom_kernels_of(x):
-        return _Normalised.apply(kernels, x.contiguous())
+        return _Function.apply(kernels, "normalise", (), x.contiguous())
     return _composed_normalised(x)
 
 
 def product(y: Tensor, m: Tensor, factor: Tensor | None) -> Tensor:
     """f (YM + MY), y and m [N,9,C]; factor [N,1]: f, None for 1."""
     if kernels := atom_kernels_of(y):
-        return _Product.apply(kernels, y.contiguous(), m.contiguous(), factor)
+        return _Function.apply(kernels, "product", (factor,), y.contiguous(), m.contiguous())
     return _composed_product(y, m, factor)
 
 
@@ -61,66 +61,31 @@ def _composed_change(d: Tensor, factor: Tensor | None) -> Tensor:
     return torch.add(d, square, alpha=0.5) if factor is None else d + times(factor / 2, square)
 
 
-class _Normalised(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kernels: Any, x: Tensor) -> Tensor:
-        ctx.kernels = kernels
-        ctx.save_for_backward(x)
-        return kernels.normalise(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return None, _NormalisedGradient.apply(ctx.kernels, *ctx.saved_tensors, gradients[0].contiguous())
+# Composed of forms, by the names of kernels; of the update what it adds to X.
+COMPOSED: dict[str, Callable[..., Tensor]] = {
+    "normalise": _composed_normalised,
+    "product": _composed_product,
+    "update": _composed_change,
+}
 
 
-class _NormalisedGradient(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """A function by its kernels: `name`, `name`_gradient and `name`_second. given: arguments that are not tensors."""
+
     @staticmethod
-    def forward(ctx: Any, kernels: Any, x: Tensor, g: Tensor) -> Tensor:
-        ctx.kernels = kernels
-        ctx.save_for_backward(x, g)
-        return kernels.normalise_gradient(x, g)
+    def forward(ctx: Any, kernels: Any, name: str, given: tuple[Any, ...], *inputs: Tensor) -> Tensor:
+        ctx.all = kernels, name, given
+        ctx.save_for_backward(*inputs)
+        return getattr(kernels, name)(*inputs, *given)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, g = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return None, *_composed_second(_composed_normalised, (x,), g, gradients)
-        return None, *ctx.kernels.normalise_second(x, g, gradients[0].contiguous())
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kernels: Any, y: Tensor, m: Tensor, factor: Tensor | None) -> Tensor:
-        ctx.kernels, ctx.factor = kernels, factor
-        ctx.save_for_backward(y, m)
-        return kernels.product(y, m, factor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        y, m = ctx.saved_tensors
-        return None, *_ProductGradient.apply(ctx.kernels, y, m, gradients[0].contiguous(), ctx.factor), None
-
-
-class _ProductGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, kernels: Any, y: Tensor, m: Tensor, g: Tensor, factor: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        ctx.kernels, ctx.factor = kernels, factor
-        ctx.save_for_backward(y, m, g)
-        return kernels.product_gradient(y, m, g, factor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        y, m, g = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            compose = lambda y, m: _composed_product(y, m, ctx.factor)  # noqa: E731
-            return None, *_composed_second(compose, (y, m), g, gradients), None
-        t, s = (x.contiguous() for x in gradients)
-        return None, *ctx.kernels.product_second(y, m, g, t, s, ctx.factor), None
+        return None, None, None, *_Gradient.apply(*ctx.all, *ctx.saved_tensors, gradients[0].contiguous())
 
 
 class _Updated(torch.autograd.Function):
+    """As `_Function` for the update, whose gradient in X is that of the result."""
+
     @staticmethod
     def forward(ctx: Any, kernels: Any, x: Tensor, d: Tensor, factor: Tensor | None) -> Tensor:
         ctx.kernels, ctx.factor = kernels, factor
@@ -130,35 +95,27 @@ class _Updated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         g = gradients[0].contiguous()
-        return None, g, _UpdatedGradient.apply(ctx.kernels, *ctx.saved_tensors, g, ctx.factor), None
+        return None, g, *_Gradient.apply(ctx.kernels, "update", (ctx.factor,), *ctx.saved_tensors, g), None
 
 
-class _UpdatedGradient(torch.autograd.Function):
+class _Gradient(torch.autograd.Function):
+    """The derivatives of <g, function> by the inputs; g is the last argument."""
+
     @staticmethod
-    def forward(ctx: Any, kernels: Any, d: Tensor, g: Tensor, factor: Tensor | None) -> Tensor:
-        ctx.kernels, ctx.factor = kernels, factor
-        ctx.save_for_backward(d, g)
-        return kernels.update_gradient(d, g, factor)
+    def forward(ctx: Any, kernels: Any, name: str, given: tuple[Any, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.all = kernels, name, given
+        ctx.save_for_backward(*inputs)
+        found = getattr(kernels, f"{name}_gradient")(*inputs, *given)
+        return found if isinstance(found, tuple) else (found,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        d, g = ctx.saved_tensors
+        (kernels, name, given), (*inputs, g) = ctx.all, ctx.saved_tensors
         if torch.is_grad_enabled():
-            return None, *_composed_second(lambda d: _composed_change(d, ctx.factor), (d,), g, gradients), None
-        return None, *ctx.kernels.update_second(d, g, gradients[0].contiguous(), ctx.factor), None
-
-
-def _composed_second(
-    compose: Callable[..., Tensor], inputs: Sequence[Tensor], g: Tensor, gradients: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Derivatives, by inputs and g, of the gradients that came back for the first derivatives of <g, function>."""
-    with torch.enable_grad():
-        by = apart(*inputs, g)
-        *inputs, g = by
-        found = torch.autograd.grad(compose(*inputs), inputs, g, create_graph=True)
-        wanted = [x for x in by if x.requires_grad]
-        second = iter(torch.autograd.grad(found, wanted, gradients, create_graph=True, allow_unused=True))
-    return tuple(next(second) if x.requires_grad else None for x in by)
+            second = second_derivatives(lambda *x: COMPOSED[name](*x, *given), inputs, (g,), gradients)
+            return None, None, None, *second
+        back = (x.contiguous() for x in gradients)
+        return None, None, None, *getattr(kernels, f"{name}_second")(*inputs, g, *back, *given)
 
 
 def atom_kernels_of(x: Tensor) -> Any:

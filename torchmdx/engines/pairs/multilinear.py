@@ -8,7 +8,7 @@ to query them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +39,31 @@ def apart(*tensors: Tensor) -> tuple[Tensor, ...]:
     depends on the input of its function.
     """
     return tuple(x.view_as(x) for x in tensors)
+
+
+def second_derivatives(
+    function: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    *,
+    first: int | None = None,
+    again: bool = True,
+) -> tuple[Tensor | None, ...]:
+    """Derivatives, by inputs and cotangents, of the gradients that came back for the first derivatives of a function.
+
+    Args:
+        cotangents: One for each value of the function.
+        first: By how many of the inputs the first derivatives are; None: by all.
+        again: The result can be differentiated.
+    """
+    with torch.enable_grad():
+        by = apart(*inputs, *cotangents)
+        inputs, cotangents = by[: len(inputs)], by[len(inputs) :]
+        found = torch.autograd.grad(function(*inputs), inputs[:first], cotangents, create_graph=True)
+        wanted = [x for x in by if x.requires_grad]
+        second = iter(torch.autograd.grad(found, wanted, gradients, create_graph=again, allow_unused=True))
+    return tuple(next(second) if x.requires_grad else None for x in by)
 
 
 def _is_needed(node: Any) -> bool:

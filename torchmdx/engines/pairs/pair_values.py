@@ -6,13 +6,14 @@ Elsewhere, and for second derivatives by the vectors, they are torch operations.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchmdx.engines.cutoff_copies import PAIRS, require_repeated
-from torchmdx.engines.pairs.multilinear import apart, inputs_with_gradient
+from torchmdx.engines.pairs.multilinear import inputs_with_gradient, second_derivatives
 from torchmdx.models.cutoff import cosine_cutoff
 from torchmdx.models.radial import ExpNormalBasis
 from torchmdx.models.tensornet import TensorNet
@@ -78,14 +79,8 @@ class _PairValuesGradient(torch.autograd.Function):
         if not torch.is_grad_enabled() and not needed[0]:
             found = ctx.kernels.change(vectors, basis.means, basis.betas, float(ctx.network.config.cutoff), t)
             return None, None, None, *found
-        again = torch.is_grad_enabled()
-        with torch.enable_grad():
-            vectors, g, gr, ge = apart(vectors, g, gr, ge)
-            inputs = [x for x in (vectors, g, gr, ge) if x.requires_grad]
-            values = _composed(ctx.network, vectors)
-            (first,) = torch.autograd.grad(values, vectors, (g, gr, ge), create_graph=True)
-            second = iter(torch.autograd.grad(first, inputs, t, create_graph=again, allow_unused=True))
-        return None, None, *(next(second) if x.requires_grad else None for x in (vectors, g, gr, ge))
+        values, again = functools.partial(_composed, ctx.network), torch.is_grad_enabled()
+        return None, None, *second_derivatives(values, (vectors,), (g, gr, ge), (t,), again=again)
 
 
 def pair_kernels_of(network: TensorNet | TensorNet2, vectors: Tensor) -> Any:

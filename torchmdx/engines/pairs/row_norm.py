@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchmdx.engines.pairs.multilinear import apart, inputs_with_gradient
+from torchmdx.engines.pairs.multilinear import inputs_with_gradient, second_derivatives
 
 
 def normalised_rows(module: nn.LayerNorm, x: Tensor) -> Tensor:
@@ -51,11 +51,8 @@ class _RowNormGradient(torch.autograd.Function):
         t = gradients[0].contiguous()
         if not torch.is_grad_enabled():
             return None, None, *ctx.kernels.second(x, w, g, t, ctx.eps)
-        x, w, g = apart(x, w, g)
-        by = [value for value in (x, w, g) if value.requires_grad]
-        (found,) = torch.autograd.grad(w * _normal(x, ctx.eps), x, g, create_graph=True)
-        second = iter(torch.autograd.grad(found, by, t, create_graph=True, allow_unused=True))
-        return None, None, *(next(second) if value.requires_grad else None for value in (x, w, g))
+        values = lambda x, w: w * _normal(x, ctx.eps)  # noqa: E731
+        return None, None, *second_derivatives(values, (x, w), (g,), (t,), first=1)
 
 
 def _normal(x: Tensor, eps: float) -> Tensor:

@@ -1,9 +1,11 @@
-"""How kernels/one_launch.cu divides atoms among clusters of blocks, and what shared memory that takes."""
+"""How gpu/sm90/one_launch.cu divides atoms among clusters of blocks, and what shared memory that takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from torchmdx.engines.plan.settings import ACTIVATIONS, activation_of
 
 if TYPE_CHECKING:
     from torchmdx.models.tensornet import TensorNetConfig
@@ -23,7 +25,6 @@ EDGE_FLOATS = 9
 MANY_EDGES = 32
 PARTICLE = 76
 OF_AN_ATOM = PARTICLE + 3 * 4 * WIDE  # floats of each atom, of any cluster, in a whole step: also what it tells
-ACTIVATIONS = ("silu", "ssp", "tanh", "sigmoid", "mish")  # by their numbers in one_launch_network.cuh
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ClusterNetwork:
             channels=config.num_channels,
             hidden=1 + config.num_head_layers,
             gated=config.head == "gated",
-            activation=ACTIVATIONS.index("silu" if config.activation == "swish" else config.activation),
+            activation=ACTIVATIONS.index(activation_of(config)),
             reflections=config.group == "O(3)",
             readout_activation=config.readout_activation,
             gathers=config.messages == "source",

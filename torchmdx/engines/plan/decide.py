@@ -244,11 +244,16 @@ def between_passes(kind: str, priors: Sequence[PriorConfig]) -> bool:
     return type(prior) is not CoulombConfig or prior.charges != "predicted" or prior.cut_in_vacuum
 
 
+def beside_network(priors: Sequence[PriorConfig]) -> bool:
+    """Whether priors without kernels run in a branch beside the network: they need nothing of it."""
+    return bool(priors) and all(type(prior) in WITHOUT_CHARGES for prior in priors)
+
+
 def _priors(priors: Sequence[PriorConfig], kernel: str, work: Workload) -> list[Stage]:
     """kernel: the language of the kernel for Coulomb energies; empty where there is none."""
     autograd, stages = "torch, by autograd", []
     others = [prior for prior in priors if not (kernel and type(prior) is CoulombConfig)]
-    branch = kernel == "Triton" and all(type(prior) in WITHOUT_CHARGES for prior in others)
+    branch = kernel == "Triton" and beside_network(others)
     for prior in priors:
         name = f"prior {prior.name}"
         if prior not in others:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from torchmdx.engines.plan.clusters import CHANNELS, AtomClusters
 from torchmdx.engines.plan.machine import Machine
 from torchmdx.engines.plan.padding import padded_charges, power_of_two
+from torchmdx.engines.plan.settings import activation_of
 
 if TYPE_CHECKING:
     from torchmdx.models.tensornet import TensorNetConfig
     from torchmdx.models.tensornet2 import TensorNet2Config
 
-SILU = ("silu", "swish")
 MOST_CHANNELS = 256  # of Triton's kernels
 MOST_SLOTS = 0xFFFF  # of edges: their numbers have 16 bits in kernels of clusters, and one number that means none
 CLUSTER_CHARGES, CLUSTER_HEAD_LAYERS = 16, 7  # that charged_cluster.cu has room for
@@ -34,7 +34,7 @@ def fused_kernels(config: TensorNetConfig) -> str | None:
 
 
 def one_launch(config: TensorNetConfig) -> str | None:
-    """kernels/one_launch.cu."""
+    """sm90/one_launch.cu."""
     if config.num_channels > CHANNELS or config.num_layers > ONE_LAUNCH_LAYERS:
         wanted = f"it needs at most {ONE_LAUNCH_LAYERS} layers of at most {CHANNELS} channels"
         return f"{wanted}, got {config.num_layers} of {config.num_channels}"
@@ -44,10 +44,10 @@ def one_launch(config: TensorNetConfig) -> str | None:
 
 
 def atom_tiles(config: TensorNetConfig) -> str | None:
-    """kernels/atom_tiles.cu."""
+    """sm90/atom_tiles.cu."""
     if config.num_channels != CHANNELS or not config.num_layers:
         return f"it needs layers of {CHANNELS} channels, got {config.num_layers} of {config.num_channels}"
-    if config.activation not in SILU:
+    if activation_of(config) != "silu":
         return f"it needs the activation silu, got {config.activation}"
     if config.group != "O(3)":
         return f"it needs the group O(3), got {config.group}"
@@ -64,19 +64,19 @@ def row_head(config: TensorNetConfig) -> str | None:
 
 
 def edge_maps(config: TensorNetConfig, machine: Machine) -> str | None:
-    """kernels/edge_maps.cu."""
+    """sm90/edge_maps.cu."""
     if not machine.is_hopper:
         return f"they need a GPU of the architecture sm_90a, got {machine.name}"
     channels = power_of_two(config.num_channels)
     if channels != CHANNELS:
         return f"they need {CHANNELS} channels, got {channels}"
-    if config.activation not in SILU:
+    if activation_of(config) != "silu":
         return f"they need the activation silu, got {config.activation}"
     return None
 
 
 def charged_clusters(config: TensorNet2Config, machine: Machine) -> str | None:
-    """kernels/charged_cluster.cu."""
+    """sm90/charged_cluster.cu."""
     if not machine.is_hopper:
         return f"they need a GPU of the architecture sm_90, got {machine.name}"
     if config.num_channels != CHANNELS or not config.num_layers:
@@ -85,13 +85,13 @@ def charged_clusters(config: TensorNet2Config, machine: Machine) -> str | None:
         return f"they need at most {CLUSTER_HEAD_LAYERS} hidden layers of the head, got {1 + config.num_head_layers}"
     if padded_charges(config.num_charges) != CLUSTER_CHARGES:
         return f"they need {CLUSTER_CHARGES} charges, got {config.num_charges}"
-    if config.activation not in SILU or config.group != "O(3)":
+    if activation_of(config) != "silu" or config.group != "O(3)":
         return f"they need the activation silu and the group O(3), got {config.activation} and {config.group}"
     return None
 
 
 def charged_launch(config: TensorNet2Config, machine: Machine) -> str | None:
-    """kernels/charged_launch.cu."""
+    """sm90/charged_launch.cu."""
     if config.num_layers > ONE_LAUNCH_LAYERS:
         return f"it needs at most {ONE_LAUNCH_LAYERS} layers, got {config.num_layers}"
     return charged_clusters(config, machine)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
+# The activations that kernels compute, by their numbers in tensornet.h and one_launch_network.cuh.
+ACTIVATIONS = ("silu", "ssp", "tanh", "sigmoid", "mish")
 ANY = ()  # every value: sizes, lengths, and what engines take from the network itself
 KNOWN: dict[str, tuple[Any, ...]] = {
     "num_channels": ANY,
@@ -15,7 +17,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "num_radial": ANY,
     "radial_basis": ANY,
     "trainable_basis": ANY,
-    "activation": ("silu", "swish", "ssp", "tanh", "sigmoid", "mish"),
+    "activation": ("swish", *ACTIVATIONS),
     "cutoff": ANY,
     "max_z": ANY,
     "group": ("O(3)", "SO(3)"),
@@ -30,6 +32,11 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "hardness": ("environment", "element"),
     "coulomb": ANY,
 }
+
+
+def activation_of(config: Any) -> str:
+    """The name of a configuration's activation in kernels, where swish is silu."""
+    return "silu" if config.activation == "swish" else config.activation
 
 
 def unknown_setting(config: Any) -> str | None:

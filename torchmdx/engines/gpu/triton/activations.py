@@ -1,4 +1,4 @@
-"""Activations and their slopes inside kernels, by the names of torchmdx.models.activations.ACTIVATIONS."""
+"""Activations and their slopes inside kernels, by the names of ACTIVATIONS in engines/plan/settings.py."""
 
 import triton
 import triton.language as tl

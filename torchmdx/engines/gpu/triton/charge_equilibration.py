@@ -17,7 +17,15 @@ import triton.language as tl
 from torchmdx.engines.gpu.triton.forces import first_atom
 from torchmdx.engines.gpu.triton.interaction import atoms_here, store_gradient
 from torchmdx.engines.gpu.triton.layer_norm import part_statistics_of_rows
-from torchmdx.engines.gpu.triton.nine import add9, load9, normalise_gradient, part_norms, part_norms_gradient, scale9
+from torchmdx.engines.gpu.triton.nine import (
+    add9,
+    add_to_scalar,
+    load9,
+    normalise_gradient,
+    part_norms,
+    part_norms_gradient,
+    scale9,
+)
 from torchmdx.engines.gpu.triton.readout import read_gradient, standardised_gradient
 
 
@@ -227,8 +235,7 @@ def _through_norms(x, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANN
     _, n1, n2 = part_norms(x)
     n0 = x[0]
     g0, g1, g2 = standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH, CHANNELS)
-    g = part_norms_gradient(x, 0.0, g1, g2)
-    return (g[0] + g0, g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8])
+    return add_to_scalar(part_norms_gradient(x, 0.0, g1, g2), g0)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

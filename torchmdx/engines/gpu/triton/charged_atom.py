@@ -17,10 +17,13 @@ from torchmdx.engines.gpu.triton.activations import activate
 from torchmdx.engines.gpu.triton.edge_geometry import cosine_cut
 from torchmdx.engines.gpu.triton.edge_walk import filter_part
 from torchmdx.engines.gpu.triton.forces import opposite_edges
-from torchmdx.engines.gpu.triton.layer_norm import part_gradient, part_statistics
+from torchmdx.engines.gpu.triton.layer_norm import part_gradient
 from torchmdx.engines.gpu.triton.nine import (
+    add9,
+    add_to_scalar,
     load3,
     load9,
+    nine,
     part_norms,
     part_norms_gradient,
     scale9,
@@ -32,17 +35,6 @@ from torchmdx.engines.gpu.triton.one_atom import PARTS, multiply1, multiply9, pu
 
 # Edges whose opposite edges are looked for at a time, and candidates for each.
 FOUND_AT_ONCE, CANDIDATES = tl.constexpr(32), tl.constexpr(64)
-
-
-@triton.jit
-def _standardised(x, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """s, |a|² and |q|² of x, standardised together over the real channels, and 1 / deviation."""
-    real = tl.arange(0, CHANNELS) < WIDTH
-    _, n1, n2 = part_norms(x)
-    n0 = x[0]
-    mean, inverse = part_statistics(n0, n1, n2, real, WIDTH, epsilon)
-    n0, n1, n2 = tl.where(real, n0 - mean, 0.0), tl.where(real, n1 - mean, 0.0), tl.where(real, n2 - mean, 0.0)
-    return (n0 * inverse, n1 * inverse, n2 * inverse), inverse
 
 
 @triton.jit
@@ -58,11 +50,9 @@ def _tensor(X, INVERSE, CHANNELS: tl.constexpr):
 @triton.jit(noinline=True)
 def _charge_norms(X, INVERSE, SCALE, OFFSET, OUT, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
     """OUT [3,C] = LayerNorm(s, |a|², |q|²)."""
-    n = tl.arange(0, CHANNELS)
-    norms, _ = _standardised(_tensor(X, INVERSE, CHANNELS), epsilon, WIDTH, CHANNELS)
-    s0, s1, s2 = load3(SCALE + n, None, CHANNELS)
-    o0, o1, o2 = load3(OFFSET + n, None, CHANNELS)
-    store3(OUT + n, (norms[0] * s0 + o0, norms[1] * s1 + o1, norms[2] * s2 + o2), None, CHANNELS)
+    x = _tensor(X, INVERSE, CHANNELS)
+    _, n1, n2 = part_norms(x)
+    one_atom_maps.store_norms(x[0], n1, n2, SCALE, OFFSET, OUT, epsilon, WIDTH, CHANNELS)
 
 
 @triton.jit(noinline=True)
@@ -72,12 +62,12 @@ def charge_norms_gradient(
     """OUT [9,C], the gradient in X, from that in the result of `_charge_norms`, whose shares are in PARTS_OF."""
     n = tl.arange(0, CHANNELS)
     x = _tensor(X, INVERSE, CHANNELS)
-    norms, inverse = _standardised(x, epsilon, WIDTH, CHANNELS)
+    _, n1, n2 = part_norms(x)
+    norms, inverse = one_atom_maps.standardised_norms(x[0], n1, n2, epsilon, WIDTH, CHANNELS)
     g0, g1, g2 = one_atom_maps.sum3(PARTS_OF, CHANNELS, GROUPS)
     s0, s1, s2 = load3(SCALE + n, None, CHANNELS)
     g0, g1, g2 = part_gradient(g0 * s0, g1 * s1, g2 * s2, norms[0], norms[1], norms[2], inverse, WIDTH)
-    g = part_norms_gradient(x, 0.0, g1, g2)
-    store9(OUT + n, (g[0] + g0, g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8]), n < CHANNELS, CHANNELS)
+    store9(OUT + n, add_to_scalar(part_norms_gradient(x, 0.0, g1, g2), g0), n < CHANNELS, CHANNELS)
 
 
 @triton.jit
@@ -232,8 +222,7 @@ def _messages(
     own = activate(own[0], ACTIVATION), activate(own[1], ACTIVATION), activate(own[2], ACTIVATION)
     store3(OWN + n, own, None, CHANNELS)
     end = tl.load(ROW_PTR + i + 1)
-    m0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
-    m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
+    total = nine(tl.zeros((DEPTH, CHANNELS), tl.float32))
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
         within = tl.load(KNOT + e, mask=e < end, other=-1) >= 0
@@ -243,17 +232,8 @@ def _messages(
         y = load9(Y + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
         z0, z1, z2 = load3(Z3 + (num_atoms + e).to(tl.int64)[:, None] * (3 * CHANNELS) + c, inside, CHANNELS)
         f0, f1, f2 = activate(z0, ACTIVATION) * cut, activate(z1, ACTIVATION) * cut, activate(z2, ACTIVATION) * cut
-        y = scale_parts(y, f0, f1, f2)
-        m0 += y[0]
-        m1 += y[1]
-        m2 += y[2]
-        m3 += y[3]
-        m4 += y[4]
-        m5 += y[5]
-        m6 += y[6]
-        m7 += y[7]
-        m8 += y[8]
-    put9(OUT, (m0, m1, m2, m3, m4, m5, m6, m7, m8), CHANNELS, DEPTH)
+        total = add9(total, scale_parts(y, f0, f1, f2))
+    put9(OUT, total, CHANNELS, DEPTH)
 
 
 @triton.jit(do_not_specialize=["num_atoms"])

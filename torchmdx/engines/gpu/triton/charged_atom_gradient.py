@@ -55,15 +55,15 @@ def charges_gradient(
 @triton.jit(do_not_specialize=["num_atoms", "rows", "edge_programs"])
 def last_map_gradient(
     X, W, SMALL, Z2, ROW_PTR, num_atoms, rows, edge_programs, GY, MIX_IN_BACK, THROUGH_Y, WORK,
-    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, ACTIVATION: tl.constexpr, CHANNELS: tl.constexpr,
-    WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, APART: tl.constexpr,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    ACTIVATION: tl.constexpr, CHANNELS: tl.constexpr, WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr,
+    UNROLL: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """The gradient in Z2, by the first programs, and by others that in X̂ of an atom through Y, THROUGH_Y [N,9,C]."""
     program = tl.program_id(0)
     if program < edge_programs:
         edge_mlp.multiply_rows_back(
-            X, W, SMALL, Z2, ROW_PTR, num_atoms, 0, rows, INNER, WIDTH, STRIDE, ROWS, COLUMNS, STEP, ACTIVATION,
+            X, W, SMALL, Z2, ROW_PTR, num_atoms, 0, rows, INNER, WIDTH, ROWS, COLUMNS, STEP, ACTIVATION
         )  # fmt: skip
     else:
         i = (program - edge_programs).to(tl.int64)

@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchmdx.engines.gpu.triton.nine import load3, store3
 from torchmdx.models.priors.open_pairs import open_systems
 from torchmdx.neighbors.edges import Edges
 from torchmdx.structures.system import Batch
@@ -72,9 +73,7 @@ def open_atoms(X, SYSTEM, OPEN, num_atoms, ROWS: tl.constexpr):
     here = i < num_atoms
     system = tl.load(SYSTEM + i, mask=here, other=-1)
     seen = here & (tl.load(OPEN + system, mask=here, other=0) != 0)
-    x = tl.load(X + i * 3, mask=here, other=0.0)
-    y = tl.load(X + i * 3 + 1, mask=here, other=0.0)
-    z = tl.load(X + i * 3 + 2, mask=here, other=0.0)
+    x, y, z = load3(X + i * 3, here, 1)
     return i, here, system, seen, x, y, z
 
 
@@ -95,10 +94,8 @@ def partners(X, SYSTEM, i, system, seen, j, end):
     there = j < end
     pair = seen[:, None] & there[None, :] & (i[:, None] != j[None, :])
     pair = pair & (system[:, None] == tl.load(SYSTEM + j, mask=there, other=-1)[None, :])
-    x = tl.load(X + j * 3, mask=there, other=0.0)[None, :]
-    y = tl.load(X + j * 3 + 1, mask=there, other=0.0)[None, :]
-    z = tl.load(X + j * 3 + 2, mask=there, other=0.0)[None, :]
-    return there, pair, x, y, z
+    x, y, z = load3(X + j * 3, there, 1)
+    return there, pair, x[None, :], y[None, :], z[None, :]
 
 
 @triton.jit
@@ -110,6 +107,14 @@ def put(at, value, mask, ADD: tl.constexpr):
 
 
 @triton.jit
+def put3(at, x, y, z, mask, ADD: tl.constexpr):
+    """The same for the components of vectors."""
+    put(at, x, mask, ADD)
+    put(at + 1, y, mask, ADD)
+    put(at + 2, z, mask, ADD)
+
+
+@triton.jit
 def _store_pairs(
     E, F, PULL, VIRIAL, i, seen, own, at, w, wq, field, fx, fy, fz, STRENGTH: tl.constexpr, STRESS: tl.constexpr,
     ADD: tl.constexpr, ROWS: tl.constexpr,
@@ -117,9 +122,7 @@ def _store_pairs(
     """The results of rows of atoms, from the sums over their partners."""
     put(E + i, (0.5 * STRENGTH * tl.sum(wq * field, 1)).to(tl.float64), seen, True)
     put(PULL + at, STRENGTH * w * field, own, ADD)
-    put(F + i * 3, STRENGTH * fx, seen, ADD)
-    put(F + i * 3 + 1, STRENGTH * fy, seen, ADD)
-    put(F + i * 3 + 2, STRENGTH * fz, seen, ADD)
+    put3(F + i * 3, STRENGTH * fx, STRENGTH * fy, STRENGTH * fz, seen, ADD)
     if STRESS and not ADD:
         for k in tl.static_range(9):
             tl.store(VIRIAL + i * 9 + k, tl.zeros((ROWS,), tl.float32), mask=seen)
@@ -142,9 +145,8 @@ def sum_pairs(
     for part in tl.static_range(PARTS):
         row = part * num_atoms + i
         field += tl.load(FIELDS + row.to(tl.int64)[:, None] * CHANNELS + m[None, :], mask=seen[:, None], other=0.0)
-        fx += tl.load(FORCES + row * 3, mask=seen, other=0.0)
-        fy += tl.load(FORCES + row * 3 + 1, mask=seen, other=0.0)
-        fz += tl.load(FORCES + row * 3 + 2, mask=seen, other=0.0)
+        x, y, z = load3(FORCES + row * 3, seen, 1)
+        fx, fy, fz = fx + x, fy + y, fz + z
     wq = tl.load(Q + at, mask=own, other=0.0) * w
     _store_pairs(E, F, PULL, VIRIAL, i, seen, own, at, w, wq, field, fx, fy, fz, STRENGTH, STRESS, ADD, ROWS)
 
@@ -193,9 +195,7 @@ def every_pair(
     else:
         row = part * num_atoms + i
         tl.store(FIELDS + row.to(tl.int64)[:, None] * CHANNELS + m[None, :], field, mask=seen[:, None])
-        tl.store(FORCES + row * 3, fx, mask=seen)
-        tl.store(FORCES + row * 3 + 1, fy, mask=seen)
-        tl.store(FORCES + row * 3 + 2, fz, mask=seen)
+        store3(FORCES + row * 3, (fx, fy, fz), seen, 1)
 
 
 @triton.jit(do_not_specialize=["apart"])
@@ -214,7 +214,7 @@ def within_cutoff(
     closed = tl.load(OPEN + system) == 0
     if closed | EVERY:
         m = tl.arange(0, CHANNELS)
-        x, y, z = tl.load(X + i * 3), tl.load(X + i * 3 + 1), tl.load(X + i * 3 + 2)
+        x, y, z = load3(X + i * 3, None, 1)
         w = tl.load(W + m, mask=m < M, other=0.0)
         channel = (m // WIDE).to(tl.int64) * apart + m % WIDE
         wq = tl.load(Q + i.to(tl.int64) * WIDE + channel, mask=m < M, other=0.0) * w
@@ -227,9 +227,8 @@ def within_cutoff(
             e = start + tl.arange(0, DEPTH)
             mask = e < end
             j = tl.load(SOURCE + e, mask=mask, other=0).to(tl.int64)
-            dx = tl.load(X + j * 3, mask=mask, other=0.0) - x
-            dy = tl.load(X + j * 3 + 1, mask=mask, other=0.0) - y
-            dz = tl.load(X + j * 3 + 2, mask=mask, other=0.0) - z
+            xj, yj, zj = load3(X + j * 3, mask, 1)
+            dx, dy, dz = xj - x, yj - y, zj - z
             for k in tl.static_range(3):
                 n = tl.load(SHIFTS + e.to(tl.int64) * 3 + k, mask=mask, other=0).to(x.dtype)
                 dx += n * tl.load(CELL + system * 9 + 3 * k)
@@ -265,21 +264,14 @@ def within_cutoff(
                 yz += force * dy * dz
         put(E + i, (0.5 * STRENGTH * tl.sum(wq * field, 0)).to(tl.float64), None, True)
         put(PULL + i.to(tl.int64) * WIDE + channel, STRENGTH * w * field, m < M, ADD)
-        put(F + i * 3, STRENGTH * tl.sum(fx, 0), None, ADD)
-        put(F + i * 3 + 1, STRENGTH * tl.sum(fy, 0), None, ADD)
-        put(F + i * 3 + 2, STRENGTH * tl.sum(fz, 0), None, ADD)
+        put3(F + i * 3, STRENGTH * tl.sum(fx, 0), STRENGTH * tl.sum(fy, 0), STRENGTH * tl.sum(fz, 0), None, ADD)
         if STRESS:
             half = 0.5 * STRENGTH
             sxy, sxz, syz = half * tl.sum(xy, 0), half * tl.sum(xz, 0), half * tl.sum(yz, 0)
-            put(VIRIAL + i * 9 + 0, half * tl.sum(xx, 0), None, ADD)
-            put(VIRIAL + i * 9 + 1, sxy, None, ADD)
-            put(VIRIAL + i * 9 + 2, sxz, None, ADD)
-            put(VIRIAL + i * 9 + 3, sxy, None, ADD)
-            put(VIRIAL + i * 9 + 4, half * tl.sum(yy, 0), None, ADD)
-            put(VIRIAL + i * 9 + 5, syz, None, ADD)
-            put(VIRIAL + i * 9 + 6, sxz, None, ADD)
-            put(VIRIAL + i * 9 + 7, syz, None, ADD)
-            put(VIRIAL + i * 9 + 8, half * tl.sum(zz, 0), None, ADD)
+            sxx, syy, szz = half * tl.sum(xx, 0), half * tl.sum(yy, 0), half * tl.sum(zz, 0)
+            virial = (sxx, sxy, sxz, sxy, syy, syz, sxz, syz, szz)
+            for k in tl.static_range(9):
+                put(VIRIAL + i * 9 + k, virial[k], None, ADD)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@
 import triton
 import triton.language as tl
 
+from torchmdx.engines.gpu.triton.nine import store3
 from torchmdx.evaluation.derivatives import SAME_PLACE
 
 CLOSEST = tl.constexpr(SAME_PLACE)
@@ -20,21 +21,9 @@ CLOSEST = tl.constexpr(SAME_PLACE)
 
 @triton.jit(do_not_specialize=["num_atoms", "last_interval"])
 def place_edges(
-    POSITIONS,
-    CELL,
-    SYSTEM,
-    ROW_PTR,
-    SOURCE,
-    TARGET,
-    SHIFTS,
-    CONSTANTS,
-    KNOT,
-    PLACE,
-    STRETCH,
-    num_atoms,
-    last_interval,
+    POSITIONS, CELL, SYSTEM, ROW_PTR, SOURCE, TARGET, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, num_atoms, last_interval,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """Direction and table position of every edge. Differences are taken in float64: atoms may be far from the origin.
 
     CONSTANTS: p, q, s, α, cutoff of x(r) = p + q r + s exp(-α r), float64.
@@ -70,9 +59,8 @@ def place(
     interval = tl.minimum(tl.maximum(position.to(tl.int32), 0), last_interval)
     tl.store(KNOT + e, tl.where(inside, interval, -1), mask=mask)
     place = PLACE + e.to(tl.int64) * 4
-    tl.store(place, (x * inverse).to(tl.float32), mask=mask)
-    tl.store(place + 1, (y * inverse).to(tl.float32), mask=mask)
-    tl.store(place + 2, (z * inverse).to(tl.float32), mask=mask)
+    direction = (x * inverse).to(tl.float32), (y * inverse).to(tl.float32), (z * inverse).to(tl.float32)
+    store3(place, direction, mask, 1)
     tl.store(place + 3, (position - interval).to(tl.float32), mask=mask)
     tl.store(STRETCH + e.to(tl.int64) * 2, (q - alpha * decay).to(tl.float32), mask=mask)
     tl.store(STRETCH + e.to(tl.int64) * 2 + 1, inverse.to(tl.float32), mask=mask)

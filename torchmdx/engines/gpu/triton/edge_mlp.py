@@ -30,16 +30,27 @@ from torchmdx.engines.gpu.triton.edge_walk import (
     row_ends,
 )
 from torchmdx.engines.gpu.triton.messages import store_product
-from torchmdx.engines.gpu.triton.nine import add9, between, dot_parts, load3, load9, scale_parts, store3, store9
+from torchmdx.engines.gpu.triton.nine import (
+    add9,
+    between,
+    dot_parts,
+    load3,
+    load9,
+    nine,
+    scale_parts,
+    store3,
+    store9,
+    sum_edges,
+)
 from torchmdx.engines.gpu.triton.tf32_product import product
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def first_values(
     SHARES, TABLE, OWN, ROW_PTR, SOURCE, TARGET, KNOT, PLACE, Z1, num_atoms,
-    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Z1, in rows STRIDE apart. A program takes ROWS rows and all channels."""
+    """Z1. A program takes ROWS rows and all channels."""
     first = tl.program_id(0) * ROWS
     count = tl.load(ROW_PTR + num_atoms)
     if first < num_atoms + count:
@@ -59,7 +70,7 @@ def first_values(
         there = (alone | inside)[:, None]
         z += tl.load(SHARES + i * (2 * CHANNELS) + c, mask=there, other=0.0)
         z += tl.load(SHARES + j * (2 * CHANNELS) + CHANNELS + c, mask=there, other=0.0)
-        tl.store(Z1 + row.to(tl.int64)[:, None] * STRIDE + c, z, mask=there)
+        tl.store(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c, z, mask=there)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
@@ -95,10 +106,10 @@ def multiply_rows(
 @triton.jit(do_not_specialize=["num_atoms", "start", "rows"])
 def multiply_rows_back(
     X, W, SMALL, Y, ROW_PTR, num_atoms, start, rows,
-    INNER: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, ACTIVATION: tl.constexpr,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """Y becomes (X W) act'(Y); rows as above, those of Y STRIDE apart."""
+    """Y becomes (X W) act'(Y); rows as above."""
     first, n, last = _tile(ROW_PTR, num_atoms, start, rows, WIDTH, ROWS, COLUMNS)
     if first < last:
         row = first + tl.arange(0, ROWS)
@@ -109,7 +120,7 @@ def multiply_rows_back(
             k = inner + tl.arange(0, STEP)[None, :]
             x = tl.load(X + base + k, mask=valid, other=0.0)
             acc = product(acc, x, W, SMALL, n[:, None] * INNER + k)
-        at = row.to(tl.int64)[:, None] * STRIDE + n[None, :]
+        at = row.to(tl.int64)[:, None] * WIDTH + n[None, :]
         acc *= slope(tl.load(Y + at, mask=valid, other=0.0), ACTIVATION)
         tl.store(Y + at, acc, mask=valid)
 
@@ -138,8 +149,7 @@ def messages(
     c2 = ((tl.program_id(0) % SLICES) * SLICE + tl.arange(0, SLICE))[None, :]
     c = c2[:, None, :]
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
-    m0 = tl.zeros((ROWS, SLICE), tl.float32)
-    m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
+    m = nine(tl.zeros((ROWS, SLICE), tl.float32))
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         within = tl.load(KNOT + e, mask=mask, other=-1) >= 0
@@ -150,34 +160,10 @@ def messages(
         y = load9(Y + j * (9 * CHANNELS) + c, inside, CHANNELS)
         z0, z1, z2 = load3(Z3 + (num_atoms + e).to(tl.int64)[:, :, None] * (3 * CHANNELS) + c, inside, CHANNELS)
         f0, f1, f2 = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
-        sent = _sum_edges(scale_parts(y, f0 * cut, f1 * cut, f2 * cut))
-        m0, m1, m2, m3, m4, m5, m6, m7, m8 = add9((m0, m1, m2, m3, m4, m5, m6, m7, m8), sent)
+        m = add9(m, sum_edges(scale_parts(y, f0 * cut, f1 * cut, f2 * cut)))
     z0, z1, z2 = load3(Z3 + row.to(tl.int64)[:, None] * (3 * CHANNELS) + c2, (row < num_atoms)[:, None], CHANNELS)
     own = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
-    store_product(
-        (m0, m1, m2, m3, m4, m5, m6, m7, m8),
-        own,
-        Y,
-        M,
-        P,
-        CHARGE,
-        SYSTEM,
-        row,
-        c2,
-        num_atoms,
-        CHANNELS,
-        REFLECTIONS,
-        KEEP,
-    )
-
-
-@triton.jit
-def _sum_edges(x):
-    """Nine blocks [ROWS,DEPTH,C] summed over the edges of each row."""
-    return (
-        tl.sum(x[0], 1), tl.sum(x[1], 1), tl.sum(x[2], 1), tl.sum(x[3], 1), tl.sum(x[4], 1),
-        tl.sum(x[5], 1), tl.sum(x[6], 1), tl.sum(x[7], 1), tl.sum(x[8], 1),
-    )  # fmt: skip
+    store_product(m, own, Y, M, P, CHARGE, SYSTEM, row, c2, num_atoms, CHANNELS, REFLECTIONS, KEEP)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
@@ -202,8 +188,7 @@ def messages_gradient(
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
     y = load9(Y + at, valid, CHANNELS)
-    a0 = tl.zeros((ROWS, SLICE), tl.float32)
-    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    a = nine(tl.zeros((ROWS, SLICE), tl.float32))
     PULL += part.to(tl.int64) * capacity
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
@@ -220,12 +205,9 @@ def messages_gradient(
         s0, s1, s2 = dot_parts(between(y), gm)
         f0, f1, f2 = activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION)
         pull = f0 * s0 + f1 * s1 + f2 * s2
-        sent = _sum_edges(scale_parts(gm, f0 * cut2, f1 * cut2, f2 * cut2))
-        a0, a1, a2, a3, a4, a5, a6, a7, a8 = add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), sent)
+        a = add9(a, sum_edges(scale_parts(gm, f0 * cut2, f1 * cut2, f2 * cut2)))
         s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
-        tl.store(z, s0 * cut2, mask=inside)
-        tl.store(z + 1 * CHANNELS, s1 * cut2, mask=inside)
-        tl.store(z + 2 * CHANNELS, s2 * cut2, mask=inside)
+        store3(z, (s0 * cut2, s1 * cut2, s2 * cut2), inside, CHANNELS)
         per_place = tl.load(STRETCH + e.to(tl.int64) * 2, mask=within, other=1.0)
         total = tl.sum(pull, 2) * dcut / per_place
         if not FIRST:
@@ -238,15 +220,14 @@ def messages_gradient(
     s0, s1, s2 = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
     store3(z, (s0, s1, s2), valid, CHANNELS)
     own = scale_parts(gm, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
-    gy = add9(load9(GY + at, valid, CHANNELS), add9((a0, a1, a2, a3, a4, a5, a6, a7, a8), own))
+    gy = add9(load9(GY + at, valid, CHANNELS), add9(a, own))
     store9(GY + at, gy, valid, CHANNELS)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def first_gradient(
     Z1, SHARES, TABLE, ROW_PTR, SOURCE, REVERSE, KNOT, PLACE, PULL, num_atoms, capacity,
-    CHANNELS: tl.constexpr, STRIDE: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """SHARES: sums of the gradient in Z1 over the edges to an atom and from it; adds that through a(r) to PULL."""
     SLICES: tl.constexpr = CHANNELS // SLICE
@@ -256,15 +237,15 @@ def first_gradient(
     c = c2[:, None, :]
     valid = (row < num_atoms)[:, None]
     start, end = row_ends(ROW_PTR, row, row < num_atoms)
-    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * STRIDE + c2, mask=valid, other=0.0)
+    as_target = tl.load(Z1 + row.to(tl.int64)[:, None] * CHANNELS + c2, mask=valid, other=0.0)
     as_source = as_target
     PULL += part.to(tl.int64) * capacity
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         inside, _, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         back = num_atoms + tl.load(REVERSE + e, mask=mask, other=0).to(tl.int64)
-        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * STRIDE + c, mask=inside, other=0.0)
-        of_source = tl.load(Z1 + back[:, :, None] * STRIDE + c, mask=inside, other=0.0)
+        g = tl.load(Z1 + (num_atoms + e).to(tl.int64)[:, :, None] * CHANNELS + c, mask=inside, other=0.0)
+        of_source = tl.load(Z1 + back[:, :, None] * CHANNELS + c, mask=inside, other=0.0)
         pull = tl.load(PULL + e, mask=mask, other=0.0)
         _, da = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
         as_target += tl.sum(g, 1)

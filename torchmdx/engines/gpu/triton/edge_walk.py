@@ -8,6 +8,8 @@ Kernels of few atoms walk one row: blocks are [DEPTH]. The functions that take e
 import triton
 import triton.language as tl
 
+from torchmdx.engines.gpu.triton.nine import load3, store3
+
 # Bits of the coefficient of t⁴ in a word that it shares with that of t⁵ (weights.py).
 LEADING = tl.constexpr(18)
 
@@ -42,6 +44,14 @@ def filter_part(entry, part: tl.constexpr, t, mask, channels: tl.constexpr, degr
     else:
         value = polynomial(entry, 3 * channels, t, mask, degree)
     return value
+
+
+@triton.jit
+def filters(entry, t, mask, channels: tl.constexpr, degree: tl.constexpr):
+    """The filters of all three parts."""
+    scalar = filter_part(entry, 0, t, mask, channels, degree)
+    vector = filter_part(entry, 1, t, mask, channels, degree)
+    return scalar, vector, filter_part(entry, 2, t, mask, channels, degree)
 
 
 @triton.jit
@@ -102,9 +112,7 @@ def read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS: tl.constexpr, DE
 @triton.jit
 def direction(e, mask, PLACE):
     """Unit vectors from target to source, one block for each component."""
-    place = PLACE + e.to(tl.int64) * 4
-    x = tl.load(place, mask=mask, other=0.0)
-    return x, tl.load(place + 1, mask=mask, other=0.0), tl.load(place + 2, mask=mask, other=0.0)
+    return load3(PLACE + e.to(tl.int64) * 4, mask, 1)
 
 
 @triton.jit
@@ -223,7 +231,5 @@ def store_half_gradient(e, mask, pull, sx, sy, sz, dx, dy, dz, STRETCH, HALF):
     stretch = tl.load(STRETCH + e.to(tl.int64) * 2, mask=mask, other=0.0)
     inverse = tl.load(STRETCH + e.to(tl.int64) * 2 + 1, mask=mask, other=0.0)
     radial = pull * stretch - (sx * dx + sy * dy + sz * dz) * inverse
-    half = HALF + e.to(tl.int64) * 3
-    tl.store(half, radial * dx + sx * inverse, mask=mask)
-    tl.store(half + 1, radial * dy + sy * inverse, mask=mask)
-    tl.store(half + 2, radial * dz + sz * inverse, mask=mask)
+    half = radial * dx + sx * inverse, radial * dy + sy * inverse, radial * dz + sz * inverse
+    store3(HALF + e.to(tl.int64) * 3, half, mask, 1)

@@ -33,7 +33,7 @@ from torchmdx.engines.gpu.triton.edge_walk import (
     store_half_gradient,
     sum_of_slices,
 )
-from torchmdx.engines.gpu.triton.nine import store9
+from torchmdx.engines.gpu.triton.nine import add9, nine, store9, sum_edges
 from torchmdx.engines.gpu.triton.tf32_product import nearest
 
 
@@ -57,63 +57,15 @@ def read_element_edge(
 @triton.jit
 def add_directions(a, m, x, y, z, xx, xy, xz, yy, yz):
     """a + m (1, d, d dᵀ - 1/3), nine blocks."""
-    return (
-        a[0] + m,
-        a[1] + m * x,
-        a[2] + m * y,
-        a[3] + m * z,
-        a[4] + m * xx,
-        a[5] + m * xy,
-        a[6] + m * xz,
-        a[7] + m * yy,
-        a[8] + m * yz,
-    )
-
-
-@triton.jit
-def nine_zeros(ROWS: tl.constexpr, DEPTH: tl.constexpr, FUNCTIONS: tl.constexpr):
-    """Nine blocks of zeros."""
-    a = tl.zeros((ROWS, DEPTH, FUNCTIONS), tl.float32)
-    return a, a, a, a, a, a, a, a, a
-
-
-@triton.jit
-def store_sums(pointer, a, mask, stride: tl.constexpr):
-    """Writes the sums over edges of nine blocks."""
-    x = (
-        tl.sum(a[0], 1),
-        tl.sum(a[1], 1),
-        tl.sum(a[2], 1),
-        tl.sum(a[3], 1),
-        tl.sum(a[4], 1),
-        tl.sum(a[5], 1),
-        tl.sum(a[6], 1),
-        tl.sum(a[7], 1),
-        tl.sum(a[8], 1),
-    )
-    store9(pointer, x, mask, stride)
+    return add9(a, (m, m * x, m * y, m * z, m * xx, m * xy, m * xz, m * yy, m * yz))
 
 
 @triton.jit(do_not_specialize=["num_atoms", "last_knot"])
 def element_sums(
-    NUMBERS,
-    SLOTS,
-    SUMS,
-    RARE,
-    TABLE,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    num_atoms,
-    last_knot,
-    FUNCTIONS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
+    NUMBERS, SLOTS, SUMS, RARE, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, num_atoms, last_knot,
+    FUNCTIONS: tl.constexpr, DEGREE: tl.constexpr, ELEMENTS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
-):
+):  # fmt: skip
     """SUMS and RARE. A program takes ROWS adjacent atoms and GROUP slots, DEPTH edges of each row at a time.
 
     Args:
@@ -130,7 +82,7 @@ def element_sums(
     k = k2[:, None, :]
     valid = row < num_atoms
     start, end = row_ends(ROW_PTR, row, valid)
-    a = nine_zeros(ROWS, DEPTH, FUNCTIONS)
+    a = nine(tl.zeros((ROWS, DEPTH, FUNCTIONS), tl.float32))
     b, c, d = a, a, a
     rare = tl.zeros((ROWS, DEPTH), tl.int32)
     for step in range(0, tl.max(end - start, 0), DEPTH):
@@ -155,13 +107,13 @@ def element_sums(
     STRIDE: tl.constexpr = ELEMENTS * FUNCTIONS
     at = SUMS + row.to(tl.int64)[:, None] * (9 * STRIDE) + first * FUNCTIONS + k2
     mask = valid[:, None]
-    store_sums(at, a, mask, STRIDE)
+    store9(at, sum_edges(a), mask, STRIDE)
     if GROUP > 1:
-        store_sums(at + FUNCTIONS, b, mask & (first + 1 < ELEMENTS), STRIDE)
+        store9(at + FUNCTIONS, sum_edges(b), mask & (first + 1 < ELEMENTS), STRIDE)
     if GROUP > 2:
-        store_sums(at + 2 * FUNCTIONS, c, mask & (first + 2 < ELEMENTS), STRIDE)
+        store9(at + 2 * FUNCTIONS, sum_edges(c), mask & (first + 2 < ELEMENTS), STRIDE)
     if GROUP > 3:
-        store_sums(at + 3 * FUNCTIONS, d, mask & (first + 3 < ELEMENTS), STRIDE)
+        store9(at + 3 * FUNCTIONS, sum_edges(d), mask & (first + 3 < ELEMENTS), STRIDE)
     if first == 0:
         tl.store(RARE + row, tl.max(rare, 1), mask=valid)
 
@@ -178,23 +130,9 @@ def add_product(acc, x, W, SMALL, at):
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply_sums(
-    SUMS,
-    W,
-    SMALL,
-    WV,
-    WV_SMALL,
-    NUMBERS,
-    TARGETS,
-    SOURCES,
-    OWN,
-    A,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    FUNCTIONS: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    SUMS, W, SMALL, WV, WV_SMALL, NUMBERS, TARGETS, SOURCES, OWN, A, num_atoms,
+    CHANNELS: tl.constexpr, FUNCTIONS: tl.constexpr, ELEMENTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """A [N,9,C] = U[Z_i] (Σ_s B W) + Σ_s B W V[s] from B = SUMS, with W [3,C,K] and W V [3,C,S,K] split.
 
     A program makes one component of ROWS atoms.
@@ -230,21 +168,9 @@ def multiply_sums(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply_sums_back(
-    GA,
-    W,
-    SMALL,
-    WV,
-    WV_SMALL,
-    NUMBERS,
-    TARGETS,
-    SUMS,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    FUNCTIONS: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    STEP: tl.constexpr,
-):
+    GA, W, SMALL, WV, WV_SMALL, NUMBERS, TARGETS, SUMS, num_atoms,
+    CHANNELS: tl.constexpr, FUNCTIONS: tl.constexpr, ELEMENTS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
     """The gradient in SUMS from GA [N,9,C], with the matrices transposed: W [3,K,C] and W V [3,S,K,C].
 
     A program takes one component of ROWS atoms, two slots at a time.
@@ -292,27 +218,10 @@ def multiply_sums_back(
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def element_sums_gradient(
-    NUMBERS,
-    SLOTS,
-    SUMS,
-    RARE,
-    TABLE,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    STRETCH,
-    PULL,
-    HALF,
-    num_atoms,
-    capacity,
-    FUNCTIONS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    ELEMENTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
+    NUMBERS, SLOTS, SUMS, RARE, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, num_atoms, capacity,
+    FUNCTIONS: tl.constexpr, DEGREE: tl.constexpr, ELEMENTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
     SLICES: tl.constexpr,
-):
+):  # fmt: skip
     """h_e of the edges of rows that are not rare, from the gradient in SUMS; as embedding_sum.surroundings_gradient."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)

@@ -21,16 +21,9 @@ from torchmdx.engines.gpu.triton.nine import add9, load9, part_norms_gradient, s
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def standardised_norms(
-    A,
-    SCALE,
-    OFFSET,
-    NORMS,
-    num_atoms,
-    epsilon,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    A, SCALE, OFFSET, NORMS, num_atoms, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """NORMS [N,C] = LayerNorm(|A|²)."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -46,16 +39,9 @@ def standardised_norms(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def gated(
-    MIXED,
-    GATE,
-    X,
-    INVERSE,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    LAST: tl.constexpr,
-):
+    MIXED, GATE, X, INVERSE, num_atoms,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
     """X = MIXED act(GATE)."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -70,15 +56,9 @@ def gated(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def surroundings_mix_gradient(
-    GA,
-    A,
-    GNORM,
-    num_atoms,
-    epsilon,
-    WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    GA, A, GNORM, num_atoms, epsilon,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Adds to the gradient GA, which came through mix(A), that of the LayerNorm of |A|², from GNORM."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)

@@ -10,37 +10,21 @@ import triton.language as tl
 from torchmdx.engines.gpu.triton.edge_walk import (
     direction,
     edges_at,
-    filter_part,
+    filters,
     pair_embedding,
     read_edge,
     row_ends,
     store_edge_gradient,
     sum_of_slices,
 )
-from torchmdx.engines.gpu.triton.nine import between, load9, store9
+from torchmdx.engines.gpu.triton.nine import add9, add_to_scalar, along, between, load9, nine, store9, sum_edges
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def surroundings(
-    NUMBERS,
-    ALL_NUMBERS,
-    TARGETS,
-    SOURCES,
-    A,
-    TABLE,
-    OWN,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    RARE,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    SLICE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    NUMBERS, ALL_NUMBERS, TARGETS, SOURCES, A, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE, RARE, num_atoms,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A [N,9,C]. A program takes ROWS adjacent atoms and SLICE channels, DEPTH edges of each row at a time.
 
     NUMBERS are those of the rows, ALL_NUMBERS those of the atoms that SOURCE counts. RARE: None, or only the rows that
@@ -59,56 +43,28 @@ def surroundings(
     start, end = row_ends(ROW_PTR, row, valid)
     element = tl.load(NUMBERS + row, mask=valid, other=0)[:, None]
     target = tl.load(TARGETS + element * CHANNELS + c2)
-    a0 = tl.zeros((ROWS, SLICE), tl.float32)
-    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    a = nine(tl.zeros((ROWS, SLICE), tl.float32))
     for step in range(0, tl.max(end - start, 0), DEPTH):
         e, mask = edges_at(start, end, step, DEPTH)
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         x, y, z = direction(e, mask, PLACE)
-        x, y, z = x[:, :, None], y[:, :, None], z[:, :, None]
         element_of_j = tl.load(ALL_NUMBERS + j, mask=mask, other=0)
         pair = pair_embedding(target[:, None, :], element_of_j, inside, SOURCES, c, CHANNELS)
-        a0 += tl.sum(filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair, 1)
-        f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
-        a1 += tl.sum(f * x, 1)
-        a2 += tl.sum(f * y, 1)
-        a3 += tl.sum(f * z, 1)
-        f = filter_part(entry, 2, t, inside, CHANNELS, DEGREE) * pair
-        a4 += tl.sum(f * (x * x - 0.3333333333333333), 1)
-        a5 += tl.sum(f * (x * y), 1)
-        a6 += tl.sum(f * (x * z), 1)
-        a7 += tl.sum(f * (y * y - 0.3333333333333333), 1)
-        a8 += tl.sum(f * (y * z), 1)
+        f = filters(entry, t, inside, CHANNELS, DEGREE)
+        f = f[0] * pair, f[1] * pair, f[2] * pair
+        a = add9(a, sum_edges(along(f, x[:, :, None], y[:, :, None], z[:, :, None])))
     # The message of an atom to itself has no direction, so it contributes to the scalar part only.
-    a0 += tl.load(OWN + c2) * (target + tl.load(SOURCES + element * CHANNELS + c2))
+    a = add_to_scalar(a, tl.load(OWN + c2) * (target + tl.load(SOURCES + element * CHANNELS + c2)))
     at = row.to(tl.int64)[:, None] * (9 * CHANNELS) + c2
-    store9(A + at, (a0, a1, a2, a3, a4, a5, a6, a7, a8), valid[:, None], CHANNELS)
+    store9(A + at, a, valid[:, None], CHANNELS)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def surroundings_gradient(
-    NUMBERS,
-    ALL_NUMBERS,
-    TARGETS,
-    SOURCES,
-    GA,
-    TABLE,
-    ROW_PTR,
-    SOURCE,
-    KNOT,
-    PLACE,
-    STRETCH,
-    PULL,
-    HALF,
-    RARE,
-    num_atoms,
-    capacity,
-    CHANNELS: tl.constexpr,
-    DEGREE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    SLICES: tl.constexpr,
-):
+    NUMBERS, ALL_NUMBERS, TARGETS, SOURCES, GA, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, STRETCH, PULL, HALF, RARE,
+    num_atoms, capacity,
+    CHANNELS: tl.constexpr, DEGREE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICES: tl.constexpr,
+):  # fmt: skip
     """h_e = (Σ_slices PULL + ∂E/∂t) dx/dr d + (1 - d dᵀ)/r ∂E/∂d: the part of an edge's gradient that row i computes.
 
     ∂E/∂t and ∂E/∂d are those of A_i; PULL [SLICES,E] is what the layers' messages left. RARE: see above.

@@ -3,33 +3,15 @@
 import triton
 import triton.language as tl
 
+from torchmdx.engines.gpu.triton.nine import load3, store3
+
 
 @triton.jit(do_not_specialize=["num_atoms", "num_embedded"])
 def forces(
-    ROW_PTR,
-    SOURCE,
-    SHIFTS,
-    KNOT,
-    PLACE,
-    STRETCH,
-    REVERSE,
-    HALF,
-    BESIDE,
-    VIRIALS_BESIDE,
-    FORCES,
-    VIRIALS,
-    SYSTEM,
-    ENERGIES,
-    SHIFT,
-    ENERGY,
-    num_atoms,
-    num_embedded,
-    VIRIAL: tl.constexpr,
-    EDGES: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    SUM: tl.constexpr,
-):
+    ROW_PTR, SOURCE, SHIFTS, KNOT, PLACE, STRETCH, REVERSE, HALF, BESIDE, VIRIALS_BESIDE, FORCES, VIRIALS, SYSTEM,
+    ENERGIES, SHIFT, ENERGY, num_atoms, num_embedded,
+    VIRIAL: tl.constexpr, EDGES: tl.constexpr, CANDIDATES: tl.constexpr, AT_ONCE: tl.constexpr, SUM: tl.constexpr,
+):  # fmt: skip
     """F_i = Σ_e (h_e - h_ē) over the edges e of row i, where ē is the same pair seen from the other atom.
 
     The gradient in an edge vector is divided between the two directions of the edge: each row holds the part that it
@@ -74,9 +56,7 @@ def forces(
         here = HALF + e.to(tl.int64) * 3
         there = HALF + back.to(tl.int64) * 3
         found = of_source & (back >= 0)
-        hx = tl.load(here, mask=mask, other=0.0)
-        hy = tl.load(here + 1, mask=mask, other=0.0)
-        hz = tl.load(here + 2, mask=mask, other=0.0)
+        hx, hy, hz = load3(here, mask, 1)
         fx += hx - tl.load(there, mask=found, other=0.0)
         fy += hy - tl.load(there + 1, mask=found, other=0.0)
         fz += hz - tl.load(there + 2, mask=found, other=0.0)
@@ -88,11 +68,9 @@ def forces(
     out = FORCES + i.to(tl.int64) * 3
     x, y, z = tl.sum(fx, 0), tl.sum(fy, 0), tl.sum(fz, 0)
     if BESIDE is not None:
-        at = BESIDE + i.to(tl.int64) * 3
-        x, y, z = x + tl.load(at), y + tl.load(at + 1), z + tl.load(at + 2)
-    tl.store(out, x)
-    tl.store(out + 1, y)
-    tl.store(out + 2, z)
+        bx, by, bz = load3(BESIDE + i.to(tl.int64) * 3, None, 1)
+        x, y, z = x + bx, y + by, z + bz
+    store3(out, (x, y, z), None, 1)
     if VIRIAL:
         entry = tl.arange(0, 16)
         total = tl.sum(virial, 0)
@@ -165,19 +143,9 @@ def sum_energies(SYSTEM, ENERGIES, SHIFT, ENERGY, system, num_atoms, BLOCK: tl.c
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def sum_systems(
-    SYSTEM,
-    ENERGIES,
-    SHIFT,
-    VIRIALS,
-    ENERGY,
-    VIRIAL_OUT,
-    CELL,
-    STRESS,
-    num_atoms,
-    VIRIAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SEARCH: tl.constexpr,
-):
+    SYSTEM, ENERGIES, SHIFT, VIRIALS, ENERGY, VIRIAL_OUT, CELL, STRESS, num_atoms,
+    VIRIAL: tl.constexpr, BLOCK: tl.constexpr, SEARCH: tl.constexpr,
+):  # fmt: skip
     """Sums of one system's atoms, in one order: energy [S] in float64, and the symmetric part of the virial [S,3,3].
 
     STRESS [S,3,3]: the virial by the volume of the cell in CELL [S,3,3]; not a number without a volume.

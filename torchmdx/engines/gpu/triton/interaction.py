@@ -35,6 +35,7 @@ from torchmdx.engines.gpu.triton.nine import (
     square,
     square_gradient,
     squared_norm,
+    store3,
     store9,
 )
 
@@ -53,20 +54,9 @@ def store_output(X, INVERSE, x, row, n, valid, CHANNELS: tl.constexpr, LAST: tl.
 
 @triton.jit
 def store_gradient(
-    G,
-    D,
-    MIXED,
-    GATE,
-    CHARGE,
-    SYSTEM,
-    g,
-    row,
-    n,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    EMBEDDING: tl.constexpr,
-):
+    G, D, MIXED, GATE, CHARGE, SYSTEM, g, row, n, num_atoms,
+    CHANNELS: tl.constexpr, ACTIVATION: tl.constexpr, EMBEDDING: tl.constexpr,
+):  # fmt: skip
     """Writes the gradients that the kernels of the layer before need, from the gradient g in its output X'.
 
     Of a layer: g, and D becomes the gradient in D. Of the embedding, X' = MIXED act(GATE): G is the gradient in MIXED,
@@ -77,13 +67,10 @@ def store_gradient(
     at = r * (9 * CHANNELS) + n
     if EMBEDDING:
         gate = GATE + r * (3 * CHANNELS) + n
-        z0 = tl.load(gate, mask=valid, other=0.0)
-        z1 = tl.load(gate + CHANNELS, mask=valid, other=0.0)
-        z2 = tl.load(gate + 2 * CHANNELS, mask=valid, other=0.0)
+        z0, z1, z2 = load3(gate, valid, CHANNELS)
         s0, s1, s2 = dot_parts(g, load9(MIXED + at, valid, CHANNELS))
-        tl.store(gate, s0 * slope(z0, ACTIVATION), mask=valid)
-        tl.store(gate + CHANNELS, s1 * slope(z1, ACTIVATION), mask=valid)
-        tl.store(gate + 2 * CHANNELS, s2 * slope(z2, ACTIVATION), mask=valid)
+        s = s0 * slope(z0, ACTIVATION), s1 * slope(z1, ACTIVATION), s2 * slope(z2, ACTIVATION)
+        store3(gate, s, valid, CHANNELS)
         g = scale_parts(g, activate(z0, ACTIVATION), activate(z1, ACTIVATION), activate(z2, ACTIVATION))
     else:
         d = load9(D + at, valid, CHANNELS)
@@ -115,17 +102,9 @@ def updated(x, d, factor):
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def update(
-    D,
-    X,
-    CHARGE,
-    SYSTEM,
-    OUT,
-    INVERSE,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    LAST: tl.constexpr,
-):
+    D, X, CHARGE, SYSTEM, OUT, INVERSE, num_atoms,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
     """X' = X̂ + D + (1 + q/10) D D, in OUT."""
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -141,16 +120,9 @@ def update(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def update_gradient(
-    G,
-    Y,
-    M,
-    CHARGE,
-    SYSTEM,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    REFLECTIONS: tl.constexpr,
-):
+    G, Y, M, CHARGE, SYSTEM, num_atoms,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, REFLECTIONS: tl.constexpr,
+):  # fmt: skip
     """Gradients in Y (without the part through messages) and in M, from the gradient G in P̂, in place.
 
     G becomes the gradient in Y, M that in M.
@@ -174,22 +146,9 @@ def update_gradient(
 
 @triton.jit(do_not_specialize=["num_atoms", "num_received"])
 def mix_in_gradient(
-    GX,
-    X,
-    INVERSE,
-    G,
-    D,
-    MIXED,
-    GATE,
-    CHARGE,
-    SYSTEM,
-    num_atoms,
-    num_received,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    EMBEDDING: tl.constexpr,
-):
+    GX, X, INVERSE, G, D, MIXED, GATE, CHARGE, SYSTEM, num_atoms, num_received,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACTIVATION: tl.constexpr, EMBEDDING: tl.constexpr,
+):  # fmt: skip
     """The gradient in X: G, which reached X̂ from this layer's output, plus GX, which came through Y; through X̂.
 
     D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient. num_received: atoms

@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchmdx.engines.gpu.triton.nine import store3
 from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.mesh import MULTIPLE, polynomials, wave_amplitudes
 from torchmdx.runtime.isolation import isolated
@@ -112,6 +113,17 @@ def spread(
     tl.store(GRID + (slot * M + m)[None, :] * (nx * ny * nz) + place, total, mask=(m < M)[None, :])
 
 
+@triton.jit
+def wave_vectors(n0, n1, n2, dual):
+    """(k, k², whether k is not zero) of whole numbers of a reciprocal lattice; 1 in place of k² = 0."""
+    kx = TWO_PI * (n0 * tl.load(dual) + n1 * tl.load(dual + 3) + n2 * tl.load(dual + 6))
+    ky = TWO_PI * (n0 * tl.load(dual + 1) + n1 * tl.load(dual + 4) + n2 * tl.load(dual + 7))
+    kz = TWO_PI * (n0 * tl.load(dual + 2) + n1 * tl.load(dual + 5) + n2 * tl.load(dual + 8))
+    square = kx * kx + ky * ky + kz * kz
+    used = square > 0
+    return kx, ky, kz, tl.where(used, square, 1.0), used
+
+
 @triton.jit(do_not_specialize=["num_waves", "nx", "ny", "nz"])
 def convolve(
     DUAL, VOLUME, SPLINES, W, PERIODIC, WAVES, VECTOR, POWER, num_waves, nx, ny, nz, ALPHA: tl.constexpr,
@@ -128,21 +140,14 @@ def convolve(
     n1 = tl.where(2 * b > ny, b - ny, b).to(tl.float64)
     n2 = c.to(tl.float64)
     dual = DUAL + s * 9
-    kx = TWO_PI * (n0 * tl.load(dual) + n1 * tl.load(dual + 3) + n2 * tl.load(dual + 6))
-    ky = TWO_PI * (n0 * tl.load(dual + 1) + n1 * tl.load(dual + 4) + n2 * tl.load(dual + 7))
-    kz = TWO_PI * (n0 * tl.load(dual + 2) + n1 * tl.load(dual + 5) + n2 * tl.load(dual + 8))
-    square = kx * kx + ky * ky + kz * kz
-    used = square > 0
-    square = tl.where(used, square, 1.0)
+    kx, ky, kz, square, used = wave_vectors(n0, n1, n2, dual)
     volume = tl.load(VOLUME + s)
     splines = tl.load(SPLINES + a, mask=kept, other=0.0) * tl.load(SPLINES + nx + b, mask=kept, other=0.0)
     splines *= tl.load(SPLINES + nx + ny + c, mask=kept, other=0.0)
     amplitude = 2 * TWO_PI / volume * splines * tl.exp(-square / (4 * ALPHA * ALPHA)) / square
     amplitude = tl.where(used, amplitude, tl.where(k == 0, -BACKGROUND / volume, 0.0))
     at = s * num_waves + k
-    tl.store(VECTOR + at * 3, kx, mask=kept)
-    tl.store(VECTOR + at * 3 + 1, ky, mask=kept)
-    tl.store(VECTOR + at * 3 + 2, kz, mask=kept)
+    store3(VECTOR + at * 3, (kx, ky, kz), kept, 1)
     factor, power = amplitude.to(tl.float32), tl.zeros((BLOCK,), tl.float32)
     for m in range(M):
         wave = WAVES + ((slot * M + m) * num_waves + k) * 2

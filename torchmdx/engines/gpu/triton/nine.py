@@ -9,19 +9,23 @@ import triton.language as tl
 
 
 @triton.jit
+def load(pointer, mask):
+    """A block; 0 where masked. mask: None reads all of it."""
+    if mask is None:
+        x = tl.load(pointer)
+    else:
+        x = tl.load(pointer, mask=mask, other=0.0)
+    return x
+
+
+@triton.jit
 def load9(pointer, mask, channels: tl.constexpr):
-    """Nine blocks; 0 where masked."""
+    """Nine blocks, as `load` reads them."""
     return (
-        tl.load(pointer, mask=mask, other=0.0),
-        tl.load(pointer + channels, mask=mask, other=0.0),
-        tl.load(pointer + 2 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 3 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 4 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 5 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 6 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 7 * channels, mask=mask, other=0.0),
-        tl.load(pointer + 8 * channels, mask=mask, other=0.0),
-    )
+        load(pointer, mask), load(pointer + channels, mask), load(pointer + 2 * channels, mask),
+        load(pointer + 3 * channels, mask), load(pointer + 4 * channels, mask), load(pointer + 5 * channels, mask),
+        load(pointer + 6 * channels, mask), load(pointer + 7 * channels, mask), load(pointer + 8 * channels, mask),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -40,16 +44,8 @@ def store9(pointer, x, mask, channels: tl.constexpr):
 
 @triton.jit
 def load3(pointer, mask, channels: tl.constexpr):
-    """Three blocks, one for each part; 0 where masked. mask: None reads them all."""
-    if mask is None:
-        x = tl.load(pointer), tl.load(pointer + channels), tl.load(pointer + 2 * channels)
-    else:
-        x = (
-            tl.load(pointer, mask=mask, other=0.0),
-            tl.load(pointer + channels, mask=mask, other=0.0),
-            tl.load(pointer + 2 * channels, mask=mask, other=0.0),
-        )
-    return x
+    """Three blocks, one for each part, as `load` reads them."""
+    return load(pointer, mask), load(pointer + channels, mask), load(pointer + 2 * channels, mask)
 
 
 @triton.jit
@@ -61,51 +57,57 @@ def store3(pointer, x, mask, channels: tl.constexpr):
 
 
 @triton.jit
+def nine(x):
+    """The same block nine times."""
+    return x, x, x, x, x, x, x, x, x
+
+
+@triton.jit
 def between(x):
     """Nine blocks [ROWS,C] as [ROWS,1,C], to be combined with blocks of edges."""
     return (
-        x[0][:, None, :],
-        x[1][:, None, :],
-        x[2][:, None, :],
-        x[3][:, None, :],
-        x[4][:, None, :],
-        x[5][:, None, :],
-        x[6][:, None, :],
-        x[7][:, None, :],
-        x[8][:, None, :],
-    )
+        x[0][:, None, :], x[1][:, None, :], x[2][:, None, :], x[3][:, None, :], x[4][:, None, :], x[5][:, None, :],
+        x[6][:, None, :], x[7][:, None, :], x[8][:, None, :],
+    )  # fmt: skip
+
+
+@triton.jit
+def sum_edges(x):
+    """Nine blocks [ROWS,DEPTH,C] summed over the edges of each row."""
+    return (
+        tl.sum(x[0], 1), tl.sum(x[1], 1), tl.sum(x[2], 1), tl.sum(x[3], 1), tl.sum(x[4], 1), tl.sum(x[5], 1),
+        tl.sum(x[6], 1), tl.sum(x[7], 1), tl.sum(x[8], 1),
+    )  # fmt: skip
+
+
+@triton.jit
+def along(f, x, y, z):
+    """f (1, d, d dᵀ - 1/3) for factors f of the three parts and directions d = (x, y, z)."""
+    xx, yy = x * x - 0.3333333333333333, y * y - 0.3333333333333333
+    return (
+        f[0], f[1] * x, f[1] * y, f[1] * z, f[2] * xx, f[2] * (x * y), f[2] * (x * z), f[2] * yy, f[2] * (y * z),
+    )  # fmt: skip
 
 
 @triton.jit
 def add9(x, y):
     """x + y."""
     return (
-        x[0] + y[0],
-        x[1] + y[1],
-        x[2] + y[2],
-        x[3] + y[3],
-        x[4] + y[4],
-        x[5] + y[5],
-        x[6] + y[6],
-        x[7] + y[7],
+        x[0] + y[0], x[1] + y[1], x[2] + y[2], x[3] + y[3], x[4] + y[4], x[5] + y[5], x[6] + y[6], x[7] + y[7],
         x[8] + y[8],
-    )
+    )  # fmt: skip
+
+
+@triton.jit
+def add_to_scalar(x, s):
+    """x + s in the scalar part."""
+    return x[0] + s, x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8]
 
 
 @triton.jit
 def scale9(x, factor):
     """One factor for all nine."""
-    return (
-        x[0] * factor,
-        x[1] * factor,
-        x[2] * factor,
-        x[3] * factor,
-        x[4] * factor,
-        x[5] * factor,
-        x[6] * factor,
-        x[7] * factor,
-        x[8] * factor,
-    )
+    return scale_parts(x, factor, factor, factor)
 
 
 @triton.jit

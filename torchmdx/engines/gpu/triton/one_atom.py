@@ -20,12 +20,12 @@ from torchmdx.engines.gpu.triton import edge_geometry, one_atom_maps
 from torchmdx.engines.gpu.triton.edge_walk import (
     direction,
     filter_and_slope,
-    filter_part,
+    filters,
     pair_embedding,
     read_edge,
     store_edge_gradient,
 )
-from torchmdx.engines.gpu.triton.nine import load9, store3, store9
+from torchmdx.engines.gpu.triton.nine import add9, along, dot_parts, load3, load9, nine, scale_parts, store3, store9
 
 # Where the shares begin in WORK, in channels.
 PARTS = tl.constexpr(32)
@@ -40,24 +40,13 @@ def _multiply9(X, W, OUT, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: 
     tl.debug_barrier()
     share = tl.arange(0, GROUPS)[:, None] * (CHANNELS // GROUPS)
     n = tl.arange(0, CHANNELS)[None, :]
-    a0 = tl.zeros((GROUPS, CHANNELS), tl.float32)
-    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    total = nine(tl.zeros((GROUPS, CHANNELS), tl.float32))
     for first in range(0, CHANNELS // GROUPS, UNROLL):
         for next_one in tl.static_range(UNROLL):
             k = share + first + next_one
-            w = W + k * CHANNELS + n
-            x = X + k
-            w0, w1, w2 = tl.load(w), tl.load(w + SQUARE), tl.load(w + 2 * SQUARE)
-            a0 += tl.load(x) * w0
-            a1 += tl.load(x + CHANNELS) * w1
-            a2 += tl.load(x + 2 * CHANNELS) * w1
-            a3 += tl.load(x + 3 * CHANNELS) * w1
-            a4 += tl.load(x + 4 * CHANNELS) * w2
-            a5 += tl.load(x + 5 * CHANNELS) * w2
-            a6 += tl.load(x + 6 * CHANNELS) * w2
-            a7 += tl.load(x + 7 * CHANNELS) * w2
-            a8 += tl.load(x + 8 * CHANNELS) * w2
-    put9(OUT, (a0, a1, a2, a3, a4, a5, a6, a7, a8), CHANNELS, GROUPS)
+            w0, w1, w2 = load3(W + k * CHANNELS + n, None, SQUARE)
+            total = add9(total, scale_parts(load9(X + k, None, CHANNELS), w0, w1, w2))
+    put9(OUT, total, CHANNELS, GROUPS)
     tl.debug_barrier()
 
 
@@ -116,27 +105,17 @@ def _surroundings(
     c = tl.arange(0, CHANNELS)[None, :]
     end = tl.load(ROW_PTR + i + 1)
     target = tl.load(TARGETS + tl.load(NUMBERS + i) * CHANNELS + c)
-    a0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
-    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    total = nine(tl.zeros((DEPTH, CHANNELS), tl.float32))
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
         mask = e < end
         inside, j, entry, t = read_edge(e, mask, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         x, y, z = direction(e, mask, PLACE)
-        x, y, z = x[:, None], y[:, None], z[:, None]
         pair = pair_embedding(target, tl.load(NUMBERS + j), inside, SOURCES, c, CHANNELS)
-        a0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * pair
-        f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE) * pair
-        a1 += f * x
-        a2 += f * y
-        a3 += f * z
-        f = filter_part(entry, 2, t, inside, CHANNELS, DEGREE) * pair
-        a4 += f * (x * x - 0.3333333333333333)
-        a5 += f * (x * y)
-        a6 += f * (x * z)
-        a7 += f * (y * y - 0.3333333333333333)
-        a8 += f * (y * z)
-    put9(OUT, (a0, a1, a2, a3, a4, a5, a6, a7, a8), CHANNELS, DEPTH)
+        f = filters(entry, t, inside, CHANNELS, DEGREE)
+        f = f[0] * pair, f[1] * pair, f[2] * pair
+        total = add9(total, along(f, x[:, None], y[:, None], z[:, None]))
+    put9(OUT, total, CHANNELS, DEPTH)
 
 
 @triton.jit
@@ -147,24 +126,14 @@ def _messages(
     i = tl.program_id(0)
     c = tl.arange(0, CHANNELS)[None, :]
     end = tl.load(ROW_PTR + i + 1)
-    m0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
-    m1, m2, m3, m4, m5, m6, m7, m8 = m0, m0, m0, m0, m0, m0, m0, m0
+    total = nine(tl.zeros((DEPTH, CHANNELS), tl.float32))
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
         inside, j, entry, t = read_edge(e, e < end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         y = load9(Y + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
-        m0 += filter_part(entry, 0, t, inside, CHANNELS, DEGREE) * y[0]
-        f = filter_part(entry, 1, t, inside, CHANNELS, DEGREE)
-        m1 += f * y[1]
-        m2 += f * y[2]
-        m3 += f * y[3]
-        f = filter_part(entry, 2, t, inside, CHANNELS, DEGREE)
-        m4 += f * y[4]
-        m5 += f * y[5]
-        m6 += f * y[6]
-        m7 += f * y[7]
-        m8 += f * y[8]
-    put9(OUT, (m0, m1, m2, m3, m4, m5, m6, m7, m8), CHANNELS, DEPTH)
+        f = filters(entry, t, inside, CHANNELS, DEGREE)
+        total = add9(total, scale_parts(y, f[0], f[1], f[2]))
+    put9(OUT, total, CHANNELS, DEPTH)
 
 
 @triton.jit
@@ -177,32 +146,21 @@ def _messages_gradient(
     c = tl.arange(0, CHANNELS)[None, :]
     end = tl.load(ROW_PTR + i + 1)
     y = load9(Y + i.to(tl.int64) * (9 * CHANNELS) + c, c < CHANNELS, CHANNELS)
-    a0 = tl.zeros((DEPTH, CHANNELS), tl.float32)
-    a1, a2, a3, a4, a5, a6, a7, a8 = a0, a0, a0, a0, a0, a0, a0, a0
+    total = nine(tl.zeros((DEPTH, CHANNELS), tl.float32))
     for first in range(tl.load(ROW_PTR + i), end, DEPTH):
         e = first + tl.arange(0, DEPTH)
         inside, j, entry, t = read_edge(e, e < end, KNOT, SOURCE, PLACE, TABLE, c, CHANNELS, DEGREE)
         g = load9(GM + j[:, None] * (9 * CHANNELS) + c, inside, CHANNELS)
-        f, df = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
-        a0 += f * g[0]
-        pull = df * (y[0] * g[0])
-        f, df = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
-        a1 += f * g[1]
-        a2 += f * g[2]
-        a3 += f * g[3]
-        pull += df * (y[1] * g[1] + y[2] * g[2] + y[3] * g[3])
-        f, df = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
-        a4 += f * g[4]
-        a5 += f * g[5]
-        a6 += f * g[6]
-        a7 += f * g[7]
-        a8 += f * g[8]
-        pull += df * (y[4] * g[4] + y[5] * g[5] + y[6] * g[6] + y[7] * g[7] + y[8] * g[8])
-        total = tl.sum(pull, 1)
+        f0, d0 = filter_and_slope(entry, 0, t, inside, CHANNELS, DEGREE)
+        f1, d1 = filter_and_slope(entry, 1, t, inside, CHANNELS, DEGREE)
+        f2, d2 = filter_and_slope(entry, 2, t, inside, CHANNELS, DEGREE)
+        total = add9(total, scale_parts(g, f0, f1, f2))
+        s0, s1, s2 = dot_parts(y, g)
+        pull = tl.sum(d0 * s0 + d1 * s1 + d2 * s2, 1)
         if not FIRST:
-            total += tl.load(PULL + e, mask=e < end, other=0.0)
-        tl.store(PULL + e, total, mask=e < end)
-    put9(OUT, (a0, a1, a2, a3, a4, a5, a6, a7, a8), CHANNELS, DEPTH)
+            pull += tl.load(PULL + e, mask=e < end, other=0.0)
+        tl.store(PULL + e, pull, mask=e < end)
+    put9(OUT, total, CHANNELS, DEPTH)
 
 
 @triton.jit

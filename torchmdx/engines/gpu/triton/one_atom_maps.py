@@ -13,6 +13,7 @@ from torchmdx.engines.gpu.triton.activations import activate, sigmoid, slope
 from torchmdx.engines.gpu.triton.layer_norm import part_gradient, part_statistics, statistics
 from torchmdx.engines.gpu.triton.nine import (
     add9,
+    add_to_scalar,
     dot_parts,
     load3,
     load9,
@@ -93,7 +94,7 @@ def surroundings_norm(
     # The message of an atom to itself has no direction, so it contributes to the scalar part only.
     element = tl.load(NUMBERS + i) * CHANNELS + n
     own = tl.load(OWN + n) * (tl.load(TARGETS + element) + tl.load(SOURCES + element))
-    a = (a[0] + own, a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8])
+    a = add_to_scalar(a, own)
     store9(A + n, a, n < CHANNELS, CHANNELS)
     norm, _ = standardised(squared_norm(a), n < WIDTH, WIDTH, epsilon)
     tl.store(OUT + n, norm * tl.load(SCALE + n) + tl.load(OFFSET + n))
@@ -174,10 +175,9 @@ def updated(
 
 
 @triton.jit
-def _standardised_norms(x, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """Squared norms of the three parts of x, standardised together over the real channels, and 1 / deviation."""
+def standardised_norms(n0, n1, n2, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """Three numbers of each channel, standardised together over the real channels, and 1 / deviation."""
     real = tl.arange(0, CHANNELS) < WIDTH
-    n0, n1, n2 = part_norms(x)
     mean, inverse = part_statistics(n0, n1, n2, real, WIDTH, epsilon)
     n0, n1, n2 = tl.where(real, n0 - mean, 0.0), tl.where(real, n1 - mean, 0.0), tl.where(real, n2 - mean, 0.0)
     return (n0 * inverse, n1 * inverse, n2 * inverse), inverse
@@ -187,7 +187,15 @@ def _standardised_norms(x, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr)
 def read_norms(X, SCALE, OFFSET, OUT, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
     """OUT [3,C] = LayerNorm(|s|², |a|², |q|²)."""
     n = tl.arange(0, CHANNELS)
-    norms, _ = _standardised_norms(load9(X + n, n < CHANNELS, CHANNELS), epsilon, WIDTH, CHANNELS)
+    n0, n1, n2 = part_norms(load9(X + n, n < CHANNELS, CHANNELS))
+    store_norms(n0, n1, n2, SCALE, OFFSET, OUT, epsilon, WIDTH, CHANNELS)
+
+
+@triton.jit
+def store_norms(n0, n1, n2, SCALE, OFFSET, OUT, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """OUT [3,C] = LayerNorm of three numbers of each channel."""
+    n = tl.arange(0, CHANNELS)
+    norms, _ = standardised_norms(n0, n1, n2, epsilon, WIDTH, CHANNELS)
     s0, s1, s2 = load3(SCALE + n, None, CHANNELS)
     o0, o1, o2 = load3(OFFSET + n, None, CHANNELS)
     store3(OUT + n, (norms[0] * s0 + o0, norms[1] * s1 + o1, norms[2] * s2 + o2), None, CHANNELS)
@@ -241,12 +249,11 @@ def read_gradient(
     n = tl.arange(0, CHANNELS)
     every = n < CHANNELS
     x = load9(X + n, every, CHANNELS)
-    norms, inverse = _standardised_norms(x, epsilon, WIDTH, CHANNELS)
-    n0, n1, n2 = norms
+    n0, n1, n2 = part_norms(x)
+    norms, inverse = standardised_norms(n0, n1, n2, epsilon, WIDTH, CHANNELS)
     g0, g1, g2 = sum3(PARTS, CHANNELS, GROUPS)
     s0, s1, s2 = load3(SCALE + n, None, CHANNELS)
-    g0, g1, g2 = g0 * s0, g1 * s1, g2 * s2
-    g0, g1, g2 = part_gradient(g0, g1, g2, n0, n1, n2, inverse, WIDTH)
+    g0, g1, g2 = part_gradient(g0 * s0, g1 * s1, g2 * s2, norms[0], norms[1], norms[2], inverse, WIDTH)
     g = part_norms_gradient(x, g0, g1, g2)
     store9(G + n, g, every, CHANNELS)
     _store_update_gradient(GD, D, CHARGE, SYSTEM, g, i, CHANNELS)

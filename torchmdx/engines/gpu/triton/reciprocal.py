@@ -33,8 +33,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchmdx.engines.gpu.triton.coulomb import FEWEST, put
-from torchmdx.engines.gpu.triton.mesh import MeshSum
+from torchmdx.engines.gpu.triton.coulomb import FEWEST, put, put3
+from torchmdx.engines.gpu.triton.mesh import MeshSum, wave_vectors
+from torchmdx.engines.gpu.triton.nine import load3, store3
 from torchmdx.models.priors.ewald import KVectors, inverse
 from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.system import Batch
@@ -72,15 +73,11 @@ def lattices(CELL, PBC, KEPT_INVERSE, KEPT_PBC, DUAL, VOLUME, OVERFLOW, LIMIT: t
     x0, x1, x2 = b1 * c2 - b2 * c1, b2 * c0 - b0 * c2, b0 * c1 - b1 * c0
     volume = a0 * x0 + a1 * x1 + a2 * x2
     dual = DUAL + s * 9
-    tl.store(dual, x0 / volume)
-    tl.store(dual + 1, x1 / volume)
-    tl.store(dual + 2, x2 / volume)
-    tl.store(dual + 3, (c1 * a2 - c2 * a1) / volume)
-    tl.store(dual + 4, (c2 * a0 - c0 * a2) / volume)
-    tl.store(dual + 5, (c0 * a1 - c1 * a0) / volume)
-    tl.store(dual + 6, (a1 * b2 - a2 * b1) / volume)
-    tl.store(dual + 7, (a2 * b0 - a0 * b2) / volume)
-    tl.store(dual + 8, (a0 * b1 - a1 * b0) / volume)
+    y0, y1, y2 = c1 * a2 - c2 * a1, c2 * a0 - c0 * a2, c0 * a1 - c1 * a0
+    z0, z1, z2 = a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0
+    store3(dual, (x0 / volume, x1 / volume, x2 / volume), None, 1)
+    store3(dual + 3, (y0 / volume, y1 / volume, y2 / volume), None, 1)
+    store3(dual + 6, (z0 / volume, z1 / volume, z2 / volume), None, 1)
     tl.store(VOLUME + s, tl.abs(volume))
     same, periodic = True, False
     for axis in tl.static_range(3):
@@ -195,19 +192,11 @@ def amplitudes(
     n0 = tl.load(index, mask=kept, other=0).to(tl.float64)
     n1 = tl.load(index + 1, mask=kept, other=0).to(tl.float64)
     n2 = tl.load(index + 2, mask=kept, other=0).to(tl.float64)
-    kx = TWO_PI * (n0 * tl.load(dual) + n1 * tl.load(dual + 3) + n2 * tl.load(dual + 6))
-    ky = TWO_PI * (n0 * tl.load(dual + 1) + n1 * tl.load(dual + 4) + n2 * tl.load(dual + 7))
-    kz = TWO_PI * (n0 * tl.load(dual + 2) + n1 * tl.load(dual + 5) + n2 * tl.load(dual + 8))
-    square = kx * kx + ky * ky + kz * kz
-    used = square > 0
-    square = tl.where(used, square, 1.0)
+    kx, ky, kz, square, used = wave_vectors(n0, n1, n2, dual)
     volume = tl.load(VOLUME + s)
     amplitude = 4 * TWO_PI / volume * tl.exp(-square / (4 * ALPHA * ALPHA)) / square
     amplitude = tl.where(used, amplitude, tl.where(k == 0, -BACKGROUND / volume, 0.0))
-    out = (s * num_vectors + k) * 3
-    tl.store(VECTOR + out, kx, mask=kept)
-    tl.store(VECTOR + out + 1, ky, mask=kept)
-    tl.store(VECTOR + out + 2, kz, mask=kept)
+    store3(VECTOR + (s * num_vectors + k) * 3, (kx, ky, kz), kept, 1)
     real = tl.zeros((VECTORS, CHANNELS), tl.float32)
     imaginary = tl.zeros((VECTORS, CHANNELS), tl.float32)
     half = num_vectors.to(tl.int64) * CHANNELS
@@ -263,9 +252,7 @@ def fields(
         row = (part * num_atoms + i).to(tl.int64)
         tl.store(FIELDS + row[:, None] * CHANNELS + m[None, :], field, mask=there[:, None])
         if FORCES:
-            tl.store(SLOPES + row * 3, x, mask=there)
-            tl.store(SLOPES + row * 3 + 1, y, mask=there)
-            tl.store(SLOPES + row * 3 + 2, z, mask=there)
+            store3(SLOPES + row * 3, (x, y, z), there, 1)
 
 
 @triton.jit(do_not_specialize=["num_atoms", "apart"])
@@ -291,15 +278,12 @@ def collect(
         row = (part * num_atoms + i).to(tl.int64)
         field += tl.load(FIELDS + row[:, None] * CHANNELS + m[None, :], mask=seen[:, None], other=0.0)
         if FORCES:
-            x += tl.load(SLOPES + row * 3, mask=seen, other=0.0)
-            y += tl.load(SLOPES + row * 3 + 1, mask=seen, other=0.0)
-            z += tl.load(SLOPES + row * 3 + 2, mask=seen, other=0.0)
+            more = load3(SLOPES + row * 3, seen, 1)
+            x, y, z = x + more[0], y + more[1], z + more[2]
     put(E + i, (0.5 * STRENGTH * tl.sum(w * q * field, 1)).to(tl.float64), seen, True)
     if FORCES:
         put(PULL + at, STRENGTH * w * field, own, True)
-        put(F + i * 3, -STRENGTH * x, seen, True)
-        put(F + i * 3 + 1, -STRENGTH * y, seen, True)
-        put(F + i * 3 + 2, -STRENGTH * z, seen, True)
+        put3(F + i * 3, -STRENGTH * x, -STRENGTH * y, -STRENGTH * z, seen, True)
 
 
 @dataclass(frozen=True, eq=False)

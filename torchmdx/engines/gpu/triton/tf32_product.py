@@ -67,16 +67,9 @@ def product(acc, x, W, SMALL, at):
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply_parts(
-    X,
-    W,
-    SMALL,
-    Y,
-    num_atoms,
-    CHANNELS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-):
+    X, W, SMALL, Y, num_atoms,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
     """Y = X W for tensors [N,9,C], W [3,C,C] one matrix for each part. A program makes one component of ROWS atoms.
 
     Y may be X if a program makes all COLUMNS.
@@ -104,20 +97,10 @@ def multiply_parts(
 
 @triton.jit(do_not_specialize=["num_atoms"])
 def multiply(
-    X,
-    W,
-    SMALL,
-    SIDE,
-    Y,
-    num_atoms,
-    INNER: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STEP: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    AFTER: tl.constexpr,
-):
+    X, W, SMALL, SIDE, Y, num_atoms,
+    INNER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    ACTIVATION: tl.constexpr, AFTER: tl.constexpr,
+):  # fmt: skip
     """Y [N,WIDTH] from X [N,INNER] and W, which is [WIDTH,INNER].
 
     AFTER "bias": act(X) W + SIDE; "scale": (X W) SIDE, with SIDE [WIDTH]; "slope": (X W) act'(SIDE), with SIDE of

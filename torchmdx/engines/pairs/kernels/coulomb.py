@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from torchmdx.engines.gpu.triton.coulomb import open_atoms, partner_range, partners, shape_of
+from torchmdx.engines.gpu.triton.nine import store3
 
 ROWS = 4  # atoms of a program
 MOST_COLUMNS, TILE = 128, 1024  # partners at a time; the same times channels
@@ -60,9 +61,7 @@ def _all_pairs(
     potential = tl.sum(field, 1)
     if BACK:
         tl.store(DQ + at, HALF * w[None, :] * potential, mask=here[:, None] & (m < M)[None, :])
-        tl.store(DX + i * 3, HALF * tl.sum(fx, 1), mask=here)
-        tl.store(DX + i * 3 + 1, HALF * tl.sum(fy, 1), mask=here)
-        tl.store(DX + i * 3 + 2, HALF * tl.sum(fz, 1), mask=here)
+        store3(DX + i * 3, (HALF * tl.sum(fx, 1), HALF * tl.sum(fy, 1), HALF * tl.sum(fz, 1)), here, 1)
     else:
         tl.store(E + i, HALF * tl.sum(wq * potential, 1), mask=here)
 

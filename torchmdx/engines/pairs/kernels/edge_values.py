@@ -13,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from torchmdx.engines.pairs.kernels.multilinear import WARPS, blocks, load_nine, messages_rows_kernel
+from torchmdx.engines.gpu.triton.nine import dot_parts, load9, store3
+from torchmdx.engines.pairs.kernels.multilinear import WARPS, blocks, here, messages_rows_kernel
 
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
@@ -97,30 +98,19 @@ def _messages_edges(
 
     Grid: atoms and then FILL programs that write zeros to the list's padding; blocks of channels.
     """
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
+    i, c, there = here(C, BLOCK)
     if i >= num_atoms:
         zero = tl.zeros((BLOCK,), X.dtype.element_ty)
         for e in range(tl.load(NUM_EDGES) + tl.program_id(0) - num_atoms, capacity, FILL):
-            at = OUT + (tl.full((), 3, tl.int64) * e) * C + c
-            tl.store(at, zero, mask=there)
-            tl.store(at + C, zero, mask=there)
-            tl.store(at + 2 * C, zero, mask=there)
+            store3(OUT + (tl.full((), 3, tl.int64) * e) * C + c, (zero, zero, zero), there, C)
     else:
-        g0, g1, g2, g3, g4, g5, g6, g7, g8 = load_nine(G + i * 9 * C + c, C, there)
-        x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + i * 9 * C + c, C, there)
-        at = OUT + (capacity + i) * 3 * C + c
-        tl.store(at, x0 * g0, mask=there)
-        tl.store(at + C, x1 * g1 + x2 * g2 + x3 * g3, mask=there)
-        tl.store(at + 2 * C, x4 * g4 + x5 * g5 + x6 * g6 + x7 * g7 + x8 * g8, mask=there)
+        g = load9(G + i * 9 * C + c, there, C)
+        x = load9(X + i * 9 * C + c, there, C)
+        store3(OUT + (capacity + i) * 3 * C + c, dot_parts(x, g), there, C)
         for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
             j = tl.load(SOURCE + e).to(tl.int64)
-            x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + j * 9 * C + c, C, there)
-            at = OUT + (tl.full((), 3, tl.int64) * e) * C + c
-            tl.store(at, x0 * g0, mask=there)
-            tl.store(at + C, x1 * g1 + x2 * g2 + x3 * g3, mask=there)
-            tl.store(at + 2 * C, x4 * g4 + x5 * g5 + x6 * g6 + x7 * g7 + x8 * g8, mask=there)
+            x = load9(X + j * 9 * C + c, there, C)
+            store3(OUT + (tl.full((), 3, tl.int64) * e) * C + c, dot_parts(x, g), there, C)
 
 
 def _tile(width: int) -> tuple[int, int]:

@@ -12,6 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from torchmdx.engines.gpu.triton import nine
+from torchmdx.engines.gpu.triton.nine import add9, dot_parts, load3, load9, matmul, store3, store9, to_matrix
+
 if TYPE_CHECKING:
     from torchmdx.engines.pairs.pair_list import PairList
 
@@ -26,29 +29,10 @@ def blocks(channels: int) -> tuple[int, int]:
 
 
 @triton.jit
-def load_nine(AT, C, there):
-    """Nine components of one atom, for the channels of this program, in the dtype of the tensor."""
-    return (
-        tl.load(AT, mask=there, other=0.0), tl.load(AT + C, mask=there, other=0.0),
-        tl.load(AT + 2 * C, mask=there, other=0.0), tl.load(AT + 3 * C, mask=there, other=0.0),
-        tl.load(AT + 4 * C, mask=there, other=0.0), tl.load(AT + 5 * C, mask=there, other=0.0),
-        tl.load(AT + 6 * C, mask=there, other=0.0), tl.load(AT + 7 * C, mask=there, other=0.0),
-        tl.load(AT + 8 * C, mask=there, other=0.0),
-    )  # fmt: skip
-
-
-@triton.jit
-def store_nine(AT, C, there, x0, x1, x2, x3, x4, x5, x6, x7, x8):
-    """Writes what `load_nine` reads."""
-    tl.store(AT, x0, mask=there)
-    tl.store(AT + C, x1, mask=there)
-    tl.store(AT + 2 * C, x2, mask=there)
-    tl.store(AT + 3 * C, x3, mask=there)
-    tl.store(AT + 4 * C, x4, mask=there)
-    tl.store(AT + 5 * C, x5, mask=there)
-    tl.store(AT + 6 * C, x6, mask=there)
-    tl.store(AT + 7 * C, x7, mask=there)
-    tl.store(AT + 8 * C, x8, mask=there)
+def here(C: tl.constexpr, BLOCK: tl.constexpr):
+    """(atom, channels, whether these exist) of a program: grids are of atoms and blocks of channels."""
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    return tl.program_id(0).to(tl.int64), c, c < C
 
 
 @triton.jit(do_not_specialize=["own"])
@@ -60,19 +44,13 @@ def messages_rows_kernel(
     ROWS: filters F are 0: of pairs, with CODE of the pairs and row `own` for messages of atoms to themselves; 1: of
     edges; 2: of the reverse edges, whose slots are in CODE. In 1 and 2 row own + i is that of atom i.
     """
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    x = load9(X + i * 9 * C + c, there, C)
     last = tl.full((), 1, tl.int64) * own
     if ROWS != 0:
         last += i
-    f = F + last * 3 * C + c
-    fs = tl.load(f, mask=there, other=0.0)
-    fv = tl.load(f + C, mask=there, other=0.0)
-    fq = tl.load(f + 2 * C, mask=there, other=0.0)
-    o0, o1, o2, o3, o4 = fs * x0, fv * x1, fv * x2, fv * x3, fq * x4
-    o5, o6, o7, o8 = fq * x5, fq * x6, fq * x7, fq * x8
+    fs, fv, fq = load3(F + last * 3 * C + c, there, C)
+    total = nine.scale_parts(x, fs, fv, fq)
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         j = tl.load(SOURCE + e).to(tl.int64)
         if ROWS == 0:
@@ -81,187 +59,161 @@ def messages_rows_kernel(
             p = tl.full((), 1, tl.int64) * e
         else:
             p = tl.load(CODE + e).to(tl.int64)
-        x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + j * 9 * C + c, C, there)
-        f = F + p * 3 * C + c
-        fs = tl.load(f, mask=there, other=0.0)
-        fv = tl.load(f + C, mask=there, other=0.0)
-        fq = tl.load(f + 2 * C, mask=there, other=0.0)
-        o0 += fs * x0
-        o1 += fv * x1
-        o2 += fv * x2
-        o3 += fv * x3
-        o4 += fq * x4
-        o5 += fq * x5
-        o6 += fq * x6
-        o7 += fq * x7
-        o8 += fq * x8
-    store_nine(OUT + i * 9 * C + c, C, there, o0, o1, o2, o3, o4, o5, o6, o7, o8)
+        x = load9(X + j * 9 * C + c, there, C)
+        fs, fv, fq = load3(F + p * 3 * C + c, there, C)
+        total = add9(total, nine.scale_parts(x, fs, fv, fq))
+    store9(OUT + i * 9 * C + c, total, there, C)
 
 
 @triton.jit
 def _messages_pairs(X, G, OUT, ROW_PTR, SOURCE, CODE, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [P+1,3,C]: Σ over parts of X_i G_j + X_j G_i, for pairs whose first edge is in row i. Grid as above."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    x0, x1, x2, x3, x4, x5, x6, x7, x8 = load_nine(X + i * 9 * C + c, C, there)
-    g0, g1, g2, g3, g4, g5, g6, g7, g8 = load_nine(G + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    x = load9(X + i * 9 * C + c, there, C)
+    g = load9(G + i * 9 * C + c, there, C)
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         code = tl.load(CODE + e)
         if code % 2 == 0:
             j = tl.load(SOURCE + e).to(tl.int64)
-            y0, y1, y2, y3, y4, y5, y6, y7, y8 = load_nine(X + j * 9 * C + c, C, there)
-            h0, h1, h2, h3, h4, h5, h6, h7, h8 = load_nine(G + j * 9 * C + c, C, there)
+            y = load9(X + j * 9 * C + c, there, C)
+            h = load9(G + j * 9 * C + c, there, C)
             at = OUT + (code // 2).to(tl.int64) * 3 * C + c
-            tl.store(at, x0 * h0 + y0 * g0, mask=there)
-            vector = x1 * h1 + y1 * g1 + x2 * h2 + y2 * g2 + x3 * h3 + y3 * g3
+            tl.store(at, x[0] * h[0] + y[0] * g[0], mask=there)
+            vector = x[1] * h[1] + y[1] * g[1] + x[2] * h[2] + y[2] * g[2] + x[3] * h[3] + y[3] * g[3]
             tl.store(at + C, vector, mask=there)
-            symmetric = (
-                x4 * h4 + y4 * g4 + x5 * h5 + y5 * g5 + x6 * h6 + y6 * g6 + x7 * h7 + y7 * g7 + x8 * h8 + y8 * g8
-            )
+            symmetric = x[4] * h[4] + y[4] * g[4] + x[5] * h[5] + y[5] * g[5] + x[6] * h[6] + y[6] * g[6]
+            symmetric = symmetric + x[7] * h[7] + y[7] * g[7] + x[8] * h[8] + y[8] * g[8]
             tl.store(at + 2 * C, symmetric, mask=there)
+
+
+@triton.jit
+def _target_and_source(Z, i, c, there, C: tl.constexpr):
+    """Both terms of atom i in Z [N,2,C]: as a target and as a source."""
+    return tl.load(Z + i * 2 * C + c, mask=there, other=0.0), tl.load(Z + i * 2 * C + C + c, mask=there, other=0.0)
 
 
 @triton.jit(do_not_specialize=["own"])
 def _surroundings_rows(D, F, Z, OUT, ROW_PTR, SOURCE, CODE, own, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [N,9,C]: the derivative in G. Grid as above."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    zi = tl.load(Z + i * 2 * C + c, mask=there, other=0.0)
-    zo = tl.load(Z + i * 2 * C + C + c, mask=there, other=0.0)
+    i, c, there = here(C, BLOCK)
+    zi, zo = _target_and_source(Z, i, c, there, C)
     last = tl.full((), 1, tl.int64) * own
-    o0 = tl.load(D + last * 9) * tl.load(F + last * 3 * C + c, mask=there, other=0.0) * (zi + zo)
-    o1, o2, o3, o4, o5, o6, o7, o8 = o0 * 0, o0 * 0, o0 * 0, o0 * 0, o0 * 0, o0 * 0, o0 * 0, o0 * 0
+    own_term = tl.load(D + last * 9) * tl.load(F + last * 3 * C + c, mask=there, other=0.0) * (zi + zo)
+    nothing = own_term * 0
+    total = (own_term, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         j = tl.load(SOURCE + e).to(tl.int64)
         code = tl.load(CODE + e)
         p = (code // 2).to(tl.int64)
         z = zi + tl.load(Z + j * 2 * C + C + c, mask=there, other=0.0)
-        f = F + p * 3 * C + c
-        fs = tl.load(f, mask=there, other=0.0) * z
-        fv = tl.load(f + C, mask=there, other=0.0) * z
+        fs, fv, fq = load3(F + p * 3 * C + c, there, C)
+        fs, fv, fq = fs * z, fv * z, fq * z
         fv = tl.where(code % 2 == 0, fv, -fv)
-        fq = tl.load(f + 2 * C, mask=there, other=0.0) * z
-        d = D + p * 9
-        o0 += tl.load(d) * fs
-        o1 += tl.load(d + 1) * fv
-        o2 += tl.load(d + 2) * fv
-        o3 += tl.load(d + 3) * fv
-        o4 += tl.load(d + 4) * fq
-        o5 += tl.load(d + 5) * fq
-        o6 += tl.load(d + 6) * fq
-        o7 += tl.load(d + 7) * fq
-        o8 += tl.load(d + 8) * fq
-    store_nine(OUT + i * 9 * C + c, C, there, o0, o1, o2, o3, o4, o5, o6, o7, o8)
+        total = add9(total, nine.scale_parts(load9(D + p * 9, None, 1), fs, fv, fq))
+    store9(OUT + i * 9 * C + c, total, there, C)
+
+
+@triton.jit
+def _both_sides(Z, G, i, j, zi, zo, c, there, C: tl.constexpr):
+    """What the rows of both ends of an edge from j to i see: z of the two directions, and G of j."""
+    forth = zi + tl.load(Z + j * 2 * C + C + c, mask=there, other=0.0)
+    back = zo + tl.load(Z + j * 2 * C + c, mask=there, other=0.0)
+    return forth, back, load9(G + j * 9 * C + c, there, C)
 
 
 @triton.jit
 def _surroundings_filters(D, Z, G, OUT, ROW_PTR, SOURCE, CODE, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [P+1,3,C]: the derivative in F, for pairs whose first edge is in row i. Grid as above."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    zi = tl.load(Z + i * 2 * C + c, mask=there, other=0.0)
-    zo = tl.load(Z + i * 2 * C + C + c, mask=there, other=0.0)
-    g0, g1, g2, g3, g4, g5, g6, g7, g8 = load_nine(G + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    zi, zo = _target_and_source(Z, i, c, there, C)
+    g = load9(G + i * 9 * C + c, there, C)
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         code = tl.load(CODE + e)
         if code % 2 == 0:
             j = tl.load(SOURCE + e).to(tl.int64)
             p = (code // 2).to(tl.int64)
-            here = zi + tl.load(Z + j * 2 * C + C + c, mask=there, other=0.0)
-            back = zo + tl.load(Z + j * 2 * C + c, mask=there, other=0.0)
-            h0, h1, h2, h3, h4, h5, h6, h7, h8 = load_nine(G + j * 9 * C + c, C, there)
-            d = D + p * 9
-            at = OUT + p * 3 * C + c
-            tl.store(at, tl.load(d) * (here * g0 + back * h0), mask=there)
-            vector = tl.load(d + 1) * (here * g1 - back * h1)
-            vector += tl.load(d + 2) * (here * g2 - back * h2)
-            vector += tl.load(d + 3) * (here * g3 - back * h3)
-            tl.store(at + C, vector, mask=there)
-            symmetric = tl.load(d + 4) * (here * g4 + back * h4)
-            symmetric += tl.load(d + 5) * (here * g5 + back * h5)
-            symmetric += tl.load(d + 6) * (here * g6 + back * h6)
-            symmetric += tl.load(d + 7) * (here * g7 + back * h7)
-            symmetric += tl.load(d + 8) * (here * g8 + back * h8)
-            tl.store(at + 2 * C, symmetric, mask=there)
+            forth, back, h = _both_sides(Z, G, i, j, zi, zo, c, there, C)
+            s = _of_pair(forth, back, g, h)
+            d, at = D + p * 9, OUT + p * 3 * C + c
+            tl.store(at, tl.load(d) * s[0], mask=there)
+            tl.store(at + C, tl.load(d + 1) * s[1] + tl.load(d + 2) * s[2] + tl.load(d + 3) * s[3], mask=there)
+            symmetric = tl.load(d + 4) * s[4] + tl.load(d + 5) * s[5] + tl.load(d + 6) * s[6]
+            tl.store(at + 2 * C, symmetric + tl.load(d + 7) * s[7] + tl.load(d + 8) * s[8], mask=there)
+
+
+@triton.jit
+def _of_pair(forth, back, g, h):
+    """forth G_i + back G_j of both edges of a pair; the vector part changes its sign for the reverse edge."""
+    return (
+        forth * g[0] + back * h[0], forth * g[1] - back * h[1], forth * g[2] - back * h[2],
+        forth * g[3] - back * h[3], forth * g[4] + back * h[4], forth * g[5] + back * h[5],
+        forth * g[6] + back * h[6], forth * g[7] + back * h[7], forth * g[8] + back * h[8],
+    )  # fmt: skip
 
 
 @triton.jit
 def _surroundings_directions(F, Z, G, OUT, ROW_PTR, SOURCE, CODE, slots, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [blocks,P+1,9]: the derivative in D, one sum for each block of channels. Grid as above."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    zi = tl.load(Z + i * 2 * C + c, mask=there, other=0.0)
-    zo = tl.load(Z + i * 2 * C + C + c, mask=there, other=0.0)
-    g0, g1, g2, g3, g4, g5, g6, g7, g8 = load_nine(G + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    zi, zo = _target_and_source(Z, i, c, there, C)
+    g = load9(G + i * 9 * C + c, there, C)
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         code = tl.load(CODE + e)
         if code % 2 == 0:
             j = tl.load(SOURCE + e).to(tl.int64)
             p = (code // 2).to(tl.int64)
-            here = zi + tl.load(Z + j * 2 * C + C + c, mask=there, other=0.0)
-            back = zo + tl.load(Z + j * 2 * C + c, mask=there, other=0.0)
-            h0, h1, h2, h3, h4, h5, h6, h7, h8 = load_nine(G + j * 9 * C + c, C, there)
-            f = F + p * 3 * C + c
-            fs = tl.load(f, mask=there, other=0.0)
-            fv = tl.load(f + C, mask=there, other=0.0)
-            fq = tl.load(f + 2 * C, mask=there, other=0.0)
+            forth, back, h = _both_sides(Z, G, i, j, zi, zo, c, there, C)
+            fs, fv, fq = load3(F + p * 3 * C + c, there, C)
+            s = nine.scale_parts(_of_pair(forth, back, g, h), fs, fv, fq)
             at = OUT + (tl.program_id(1).to(tl.int64) * slots + p) * 9
-            tl.store(at, tl.sum(fs * (here * g0 + back * h0), 0))
-            tl.store(at + 1, tl.sum(fv * (here * g1 - back * h1), 0))
-            tl.store(at + 2, tl.sum(fv * (here * g2 - back * h2), 0))
-            tl.store(at + 3, tl.sum(fv * (here * g3 - back * h3), 0))
-            tl.store(at + 4, tl.sum(fq * (here * g4 + back * h4), 0))
-            tl.store(at + 5, tl.sum(fq * (here * g5 + back * h5), 0))
-            tl.store(at + 6, tl.sum(fq * (here * g6 + back * h6), 0))
-            tl.store(at + 7, tl.sum(fq * (here * g7 + back * h7), 0))
-            tl.store(at + 8, tl.sum(fq * (here * g8 + back * h8), 0))
+            for k in tl.static_range(9):
+                tl.store(at + k, tl.sum(s[k], 0))
 
 
 @triton.jit(do_not_specialize=["own"])
 def _surroundings_atoms(D, F, G, OUT, ROW_PTR, SOURCE, CODE, own, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [N,2,C]: the derivative in Z: as target along the row, as source by the reverse edges."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    g0, g1, g2, g3, g4, g5, g6, g7, g8 = load_nine(G + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    g = load9(G + i * 9 * C + c, there, C)
     last = tl.full((), 1, tl.int64) * own
-    as_target = tl.load(D + last * 9) * tl.load(F + last * 3 * C + c, mask=there, other=0.0) * g0
+    as_target = tl.load(D + last * 9) * tl.load(F + last * 3 * C + c, mask=there, other=0.0) * g[0]
     as_source = as_target
     for e in range(tl.load(ROW_PTR + i), tl.load(ROW_PTR + i + 1)):
         j = tl.load(SOURCE + e).to(tl.int64)
         code = tl.load(CODE + e)
         p = (code // 2).to(tl.int64)
-        h0, h1, h2, h3, h4, h5, h6, h7, h8 = load_nine(G + j * 9 * C + c, C, there)
-        f = F + p * 3 * C + c
-        fs = tl.load(f, mask=there, other=0.0)
-        fv = tl.load(f + C, mask=there, other=0.0)
+        h = load9(G + j * 9 * C + c, there, C)
+        fs, fv, fq = load3(F + p * 3 * C + c, there, C)
         fv = tl.where(code % 2 == 0, fv, -fv)
-        fq = tl.load(f + 2 * C, mask=there, other=0.0)
-        d = D + p * 9
-        d0, d1, d2, d3, d4 = tl.load(d), tl.load(d + 1), tl.load(d + 2), tl.load(d + 3), tl.load(d + 4)
-        d5, d6, d7, d8 = tl.load(d + 5), tl.load(d + 6), tl.load(d + 7), tl.load(d + 8)
-        as_target += fs * d0 * g0 + fv * (d1 * g1 + d2 * g2 + d3 * g3)
-        as_target += fq * (d4 * g4 + d5 * g5 + d6 * g6 + d7 * g7 + d8 * g8)
-        as_source += fs * d0 * h0 - fv * (d1 * h1 + d2 * h2 + d3 * h3)
-        as_source += fq * (d4 * h4 + d5 * h5 + d6 * h6 + d7 * h7 + d8 * h8)
+        d = load9(D + p * 9, None, 1)
+        as_target += fs * d[0] * g[0] + fv * (d[1] * g[1] + d[2] * g[2] + d[3] * g[3])
+        as_target += fq * (d[4] * g[4] + d[5] * g[5] + d[6] * g[6] + d[7] * g[7] + d[8] * g[8])
+        as_source += fs * d[0] * h[0] - fv * (d[1] * h[1] + d[2] * h[2] + d[3] * h[3])
+        as_source += fq * (d[4] * h[4] + d[5] * h[5] + d[6] * h[6] + d[7] * h[7] + d[8] * h[8])
     tl.store(OUT + i * 2 * C + c, as_target, mask=there)
     tl.store(OUT + i * 2 * C + C + c, as_source, mask=there)
 
 
 @triton.jit
-def to_nine(s, a0, a1, a2, xx, xy, xz, yy, yz):
-    """The nine entries, row by row, of the matrix with these components."""
-    return s + xx, xy - a2, xz + a1, xy + a2, s + yy, yz - a0, xz - a1, yz + a0, s - xx - yy
+def of_dual(x):
+    """`torchmdx.engines.pairs.products.dual`."""
+    xx, yy = (2 * x[4] - x[7]) / 3, (2 * x[7] - x[4]) / 3
+    return x[0] / 3, x[1] / 2, x[2] / 2, x[3] / 2, xx, x[5] / 2, x[6] / 2, yy, x[8] / 2
 
 
 @triton.jit
-def of_dual(s, a0, a1, a2, xx, xy, xz, yy, yz):
-    """`torchmdx.engines.pairs.products.dual`."""
-    return s / 3, a0 / 2, a1 / 2, a2 / 2, (2 * xx - yy) / 3, xy / 2, xz / 2, (2 * yy - xx) / 3, yz / 2
+def of_metric(x):
+    """`torchmdx.engines.pairs.products.undual`."""
+    xx, yy = 2 * x[4] + x[7], 2 * x[7] + x[4]
+    return 3 * x[0], 2 * x[1], 2 * x[2], 2 * x[3], xx, 2 * x[5], 2 * x[6], yy, 2 * x[8]
+
+
+@triton.jit
+def components_of(m):
+    """Components of a matrix of nine entries."""
+    s = (m[0] + m[4] + m[8]) / 3
+    a = (m[7] - m[5]) / 2, (m[2] - m[6]) / 2, (m[3] - m[1]) / 2
+    return s, a[0], a[1], a[2], m[0] - s, (m[1] + m[3]) / 2, (m[2] + m[6]) / 2, m[4] - s, (m[5] + m[7]) / 2
 
 
 @triton.jit
@@ -270,92 +222,59 @@ def _products(A, B, OUT, SLOT: tl.constexpr, SYMMETRIC: tl.constexpr, C: tl.cons
 
     SYMMETRIC: the sum over both orders. Grid: atoms, blocks of channels.
     """
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    a0, a1, a2, a3, a4, a5, a6, a7, a8 = load_nine(A + i * 9 * C + c, C, there)
-    b0, b1, b2, b3, b4, b5, b6, b7, b8 = load_nine(B + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    a = load9(A + i * 9 * C + c, there, C)
+    b = load9(B + i * 9 * C + c, there, C)
     if SLOT == 0:
-        a0, a1, a2, a3, a4, a5, a6, a7, a8 = of_dual(a0, a1, a2, a3, a4, a5, a6, a7, a8)
-        b1, b2, b3 = -b1, -b2, -b3
+        a, b = of_dual(a), turned(b)
     elif SLOT == 1:
-        a1, a2, a3 = -a1, -a2, -a3
-        b0, b1, b2, b3, b4, b5, b6, b7, b8 = of_dual(b0, b1, b2, b3, b4, b5, b6, b7, b8)
-    m0, m1, m2, m3, m4, m5, m6, m7, m8 = to_nine(a0, a1, a2, a3, a4, a5, a6, a7, a8)
-    n0, n1, n2, n3, n4, n5, n6, n7, n8 = to_nine(b0, b1, b2, b3, b4, b5, b6, b7, b8)
-    xx = m0 * n0 + m1 * n3 + m2 * n6
-    xy = m0 * n1 + m1 * n4 + m2 * n7
-    xz = m0 * n2 + m1 * n5 + m2 * n8
-    yx = m3 * n0 + m4 * n3 + m5 * n6
-    yy = m3 * n1 + m4 * n4 + m5 * n7
-    yz = m3 * n2 + m4 * n5 + m5 * n8
-    zx = m6 * n0 + m7 * n3 + m8 * n6
-    zy = m6 * n1 + m7 * n4 + m8 * n7
-    zz = m6 * n2 + m7 * n5 + m8 * n8
+        a, b = turned(a), of_dual(b)
+    m, n = to_matrix(a), to_matrix(b)
+    p = matmul(m, n)
     if SYMMETRIC:
-        xx += n0 * m0 + n1 * m3 + n2 * m6
-        xy += n0 * m1 + n1 * m4 + n2 * m7
-        xz += n0 * m2 + n1 * m5 + n2 * m8
-        yx += n3 * m0 + n4 * m3 + n5 * m6
-        yy += n3 * m1 + n4 * m4 + n5 * m7
-        yz += n3 * m2 + n4 * m5 + n5 * m8
-        zx += n6 * m0 + n7 * m3 + n8 * m6
-        zy += n6 * m1 + n7 * m4 + n8 * m7
-        zz += n6 * m2 + n7 * m5 + n8 * m8
-    s = (xx + yy + zz) / 3
-    o0, o1, o2, o3 = s, (zy - yz) / 2, (xz - zx) / 2, (yx - xy) / 2
-    o4, o5, o6, o7, o8 = xx - s, (xy + yx) / 2, (xz + zx) / 2, yy - s, (yz + zy) / 2
+        p = add9(p, matmul(n, m))
+    p = components_of(p)
     if SLOT != 2:
-        o0, o1, o2, o3 = 3 * o0, 2 * o1, 2 * o2, 2 * o3
-        o4, o7 = 2 * o4 + o7, 2 * o7 + o4
-        o5, o6, o8 = 2 * o5, 2 * o6, 2 * o8
-    store_nine(OUT + i * 9 * C + c, C, there, o0, o1, o2, o3, o4, o5, o6, o7, o8)
+        p = of_metric(p)
+    store9(OUT + i * 9 * C + c, p, there, C)
 
 
 @triton.jit
-def of_metric(x0, x1, x2, x3, x4, x5, x6, x7, x8):
-    """`torchmdx.engines.pairs.products.undual`."""
-    return 3 * x0, 2 * x1, 2 * x2, 2 * x3, 2 * x4 + x7, 2 * x5, 2 * x6, 2 * x7 + x4, 2 * x8
+def turned(x):
+    """Components of the transposed matrix."""
+    return x[0], -x[1], -x[2], -x[3], x[4], x[5], x[6], x[7], x[8]
 
 
 @triton.jit
 def _part_sums(A, B, OUT, METRIC: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [N,PARTS,C]: sums of A B over each part, or over all. Grid: atoms, blocks of channels."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    a0, a1, a2, a3, a4, a5, a6, a7, a8 = load_nine(A + i * 9 * C + c, C, there)
-    b0, b1, b2, b3, b4, b5, b6, b7, b8 = load_nine(B + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    a = load9(A + i * 9 * C + c, there, C)
+    b = load9(B + i * 9 * C + c, there, C)
     if METRIC:
-        b0, b1, b2, b3, b4, b5, b6, b7, b8 = of_metric(b0, b1, b2, b3, b4, b5, b6, b7, b8)
+        b = of_metric(b)
     at = OUT + i * PARTS * C + c
-    vector = a1 * b1 + a2 * b2 + a3 * b3
-    symmetric = a4 * b4 + a5 * b5 + a6 * b6 + a7 * b7 + a8 * b8
+    sums = dot_parts(a, b)
     if PARTS == 3:
-        tl.store(at, a0 * b0, mask=there)
-        tl.store(at + C, vector, mask=there)
-        tl.store(at + 2 * C, symmetric, mask=there)
+        store3(at, sums, there, C)
     else:
-        tl.store(at, a0 * b0 + vector + symmetric, mask=there)
+        tl.store(at, sums[0] + sums[1] + sums[2], mask=there)
 
 
 @triton.jit
 def _scale_parts(A, H, OUT, METRIC: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
     """OUT [N,9,C]: A with each part times H [N,PARTS,C]. Grid: atoms, blocks of channels."""
-    i = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = c < C
-    a0, a1, a2, a3, a4, a5, a6, a7, a8 = load_nine(A + i * 9 * C + c, C, there)
+    i, c, there = here(C, BLOCK)
+    a = load9(A + i * 9 * C + c, there, C)
     if METRIC:
-        a0, a1, a2, a3, a4, a5, a6, a7, a8 = of_metric(a0, a1, a2, a3, a4, a5, a6, a7, a8)
+        a = of_metric(a)
     h = H + i * PARTS * C + c
-    s = tl.load(h, mask=there, other=0.0)
-    v, q = s, s
     if PARTS == 3:
-        v = tl.load(h + C, mask=there, other=0.0)
-        q = tl.load(h + 2 * C, mask=there, other=0.0)
-    o = OUT + i * 9 * C + c
-    store_nine(o, C, there, s * a0, v * a1, v * a2, v * a3, q * a4, q * a5, q * a6, q * a7, q * a8)
+        s, v, q = load3(h, there, C)
+    else:
+        s = tl.load(h, mask=there, other=0.0)
+        v, q = s, s
+    store9(OUT + i * 9 * C + c, nine.scale_parts(a, s, v, q), there, C)
 
 
 @triton.jit

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from torchmdx.engines.gpu.triton.nine import load3, store3, store9
+
 ROWS, WARPS = 32, 4
 PI = tl.constexpr(math.pi)
 
@@ -61,16 +63,8 @@ def _values(
     d = tl.where(is_pair, d, 0.0)
     x, y, z = tl.where(is_pair, x, 0.0), tl.where(is_pair, y, 0.0), tl.where(is_pair, z, 0.0)
     third = tl.where(is_pair, 1.0, 0.0).to(d.dtype) / 3
-    at = DIRECTIONS + row.to(tl.int64) * 9
-    tl.store(at, tl.zeros_like(d) + 1, mask=there)
-    tl.store(at + 1, x, mask=there)
-    tl.store(at + 2, y, mask=there)
-    tl.store(at + 3, z, mask=there)
-    tl.store(at + 4, x * x - third, mask=there)
-    tl.store(at + 5, x * y, mask=there)
-    tl.store(at + 6, x * z, mask=there)
-    tl.store(at + 7, y * y - third, mask=there)
-    tl.store(at + 8, y * z, mask=there)
+    nine = (tl.zeros_like(d) + 1, x, y, z, x * x - third, x * y, x * z, y * y - third, y * z)
+    store9(DIRECTIONS + row.to(tl.int64) * 9, nine, there, 1)
     value, _ = _cutoff(d, CUTOFF)
     tl.store(ENVELOPE + row, tl.where(is_pair, value, OWN), mask=there)
     bump, _ = _bumps(d, MEANS, BETAS, k, R, ALPHA)
@@ -101,10 +95,7 @@ def _gradient(
     along = tl.sum((slope[:, None] * bump + value[:, None] * bump_slope) * gr, 1)
     along += slope * tl.load(GE + row, mask=there, other=0.0)
     along -= (x * gx + y * gy + z * gz) / d
-    out = OUT + row.to(tl.int64) * 3
-    tl.store(out, gx / d + along * x, mask=there)
-    tl.store(out + 1, gy / d + along * y, mask=there)
-    tl.store(out + 2, gz / d + along * z, mask=there)
+    store3(OUT + row.to(tl.int64) * 3, (gx / d + along * x, gy / d + along * y, gz / d + along * z), there, 1)
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -118,22 +109,12 @@ def _change(
     is_pair = row < pairs
     there = row <= pairs
     x, y, z, d = _unit(V, row, is_pair)
-    at = T + row.to(tl.int64) * 3
-    tx = tl.load(at, mask=is_pair, other=0.0)
-    ty = tl.load(at + 1, mask=is_pair, other=0.0)
-    tz = tl.load(at + 2, mask=is_pair, other=0.0)
+    tx, ty, tz = load3(T + row.to(tl.int64) * 3, is_pair, 1)
     longer = x * tx + y * ty + z * tz
     tx, ty, tz = (tx - x * longer) / d, (ty - y * longer) / d, (tz - z * longer) / d
-    at = DIRECTIONS + row.to(tl.int64) * 9
-    tl.store(at, tl.zeros_like(d), mask=there)
-    tl.store(at + 1, tx, mask=there)
-    tl.store(at + 2, ty, mask=there)
-    tl.store(at + 3, tz, mask=there)
-    tl.store(at + 4, 2 * x * tx, mask=there)
-    tl.store(at + 5, x * ty + y * tx, mask=there)
-    tl.store(at + 6, x * tz + z * tx, mask=there)
-    tl.store(at + 7, 2 * y * ty, mask=there)
-    tl.store(at + 8, y * tz + z * ty, mask=there)
+    mixed = (x * ty + y * tx, x * tz + z * tx, y * tz + z * ty)
+    nine = (tl.zeros_like(d), tx, ty, tz, 2 * x * tx, mixed[0], mixed[1], 2 * y * ty, mixed[2])
+    store9(DIRECTIONS + row.to(tl.int64) * 9, nine, there, 1)
     value, slope = _cutoff(d, CUTOFF)
     tl.store(ENVELOPE + row, slope * longer, mask=there)
     bump, bump_slope = _bumps(d, MEANS, BETAS, k, R, ALPHA)
