@@ -5,6 +5,8 @@
 PYTHON ?=
 ARGS ?=
 export PYTHON
+# Tests start many processes: each would compile the modules anew, and each test process the tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS := $(shell if [ $(CORES) -gt 4 ]; then echo 4; else echo $(CORES); fi)

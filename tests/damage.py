@@ -1,6 +1,6 @@
 """Damages files of every format that torchmdx reads, from a seed, and reads them.
 
-    python tests/damage.py FORMAT COUNT [SEED]
+    python tests/damage.py FORMAT,FORMAT,... COUNT [SEED]
 
 Each damaged file has to load, with a sound result, or to raise a ValueError that names it, in bounded time and memory.
 """
@@ -159,12 +159,16 @@ def faults(kind: Format, count: int, seed: int, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    name, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    names, count, seed = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    with tempfile.TemporaryDirectory() as folder:
-        wrong = faults(FORMATS[name], count, seed, Path(folder))
-    print("\n".join(wrong[:50]) or f"{name}: {count} damaged files, each read or refused")
-    return int(bool(wrong))
+    failed = False
+    for name in names:
+        print(f"{name}: ", end="", flush=True)  # before a crash
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = faults(FORMATS[name], count, seed, Path(folder))
+        print("\n".join(wrong[:50]) or f"{count} damaged files, each read or refused", flush=True)
+        failed |= bool(wrong)
+    return int(failed)
 
 
 if __name__ == "__main__":

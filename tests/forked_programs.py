@@ -2,7 +2,8 @@
 
 `command` is what to start instead of `python -m torchmdx.commands.cli`, also by MPI. The process started hands its
 folder, environment, arguments and files to the server, waits for the fork, and ends as that does; it is quick because
-it imports nothing. If it is killed, so is the fork.
+it imports nothing. Signals that a program may answer are passed on to the fork; if the process is killed, so is the
+fork. What a test must not take is the number of this process, which the fork does not have.
 """
 
 import array
@@ -22,6 +23,7 @@ from typing import NoReturn
 
 LATEST_START = 120  # s
 SIZE = 1 << 20  # bytes of a request: an environment and arguments
+PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _server: list[tuple[subprocess.Popen, str]] = []
 
 
@@ -59,15 +61,19 @@ def _ask(address: str, arguments: list[str]) -> int:
         there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SIZE)
         there.connect(address)
         there.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+        for number in PASSED_ON:
+            signal.signal(number, lambda number, _: there.send(str(number).encode()))
         answer = there.recv(64)
     return int(answer or b"1")
 
 
 def _serve(address: str) -> None:
     import torchmdx.commands.cli
+    import torchmdx.dynamics.relaxation
     import torchmdx.evaluation.derivatives
     import torchmdx.lammps.session
-    import torchmdx.step.captured_step  # noqa: F401
+    import torchmdx.step.captured_step
+    import torchmdx.training.run  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as here:
@@ -86,7 +92,7 @@ def _serve(address: str) -> None:
 
 
 def _follow(there: socket.socket) -> None:
-    """Makes the fork and answers with its status; kills it if the process that asked has ended."""
+    """Makes the fork, passes signals on and answers with its status; kills it if the process that asked has ended."""
     request, files, _, _ = socket.recv_fds(there, SIZE, 8)
     child = os.fork()
     if child == 0:
@@ -96,7 +102,12 @@ def _follow(there: socket.socket) -> None:
     for file in files:
         os.close(file)
     with open(os.pidfd_open(child), closefd=True) as ended:
-        ready, _, _ = select.select([ended, there], [], [])
+        while True:
+            ready, _, _ = select.select([ended, there], [], [])
+            number = b"" if ended in ready else there.recv(64)
+            if not number:
+                break
+            os.kill(child, int(number))
     if ended not in ready:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -114,10 +125,14 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], file
         environment["PMI_FD"] = str(files[3])
     os.environ.clear()
     os.environ.update(environment)
+    sys.path += filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     os.chdir(folder)
     sys.argv = ["torchmdx", *arguments]
+    import torch
+
     from torchmdx.commands.cli import main
 
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
     sys.exit(main())  # not os._exit: MPI says good-bye to its launcher at the exit of the program
 
 

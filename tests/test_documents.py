@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 import importlib
 import os
 import re
@@ -261,11 +262,13 @@ def test_commands_go_on_after_a_backslash():
     assert list(commands.commands(block)) == [["make", "demo"], ["torchmdx", "info", "a b"]]
 
 
+@functools.cache
 def docstring_examples() -> dict[str, str]:
     """Indented code of docstrings that calls something, by where it stands."""
     found = {}
-    for path in sorted(Path(torchmdx.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    sources = {path: path.read_text() for path in sorted(Path(torchmdx.__file__).parent.rglob("*.py"))}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)) if "::\n\n" in source else ():
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node) or ""
                 for part in re.findall(r"::\n\n((?:    .*\n(?:\n(?=    ))?)+)", f"{text}\n"):

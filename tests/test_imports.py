@@ -101,13 +101,19 @@ def room_of(name: str) -> str | None:
     return max(fitting, key=len) if fitting else None
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imported(path: Path, *, types: bool = False) -> set[str]:
     """Modules of the package that a file imports, inside functions as well. types: also those for type checkers."""
     modules: set[str] = set()
-    tree = ast.parse(path.read_text())
-    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    nodes = list(ast.walk(tree_of(path)))
+    guards = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     typing_only = set() if types else {id(node) for guard in guards for node in ast.walk(guard)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in typing_only:
             continue
         if isinstance(node, ast.Import):
@@ -314,7 +320,7 @@ def test_public_names_are_there():
 def test_a_class_name_has_one_meaning():
     places: dict[str, list[str]] = {}
     for name, path in files().items():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name)
     twice = [f"{name} in {', '.join(where)}" for name, where in places.items() if len(where) > 1]
@@ -332,15 +338,17 @@ def docstring_lines(node: ast.AST) -> int:
     return node.body[0].end_lineno - node.body[0].lineno + 1 if ast.get_docstring(node) else 0
 
 
-@pytest.mark.parametrize("name", files())
-def test_files_and_functions_are_short(name):
+def test_files_and_functions_are_short():
     """Docstrings aside."""
-    text = files()[name].read_text()
-    if is_kernel(name):
-        return
-    tree = ast.parse(text)
-    assert len(text.splitlines()) - sum(map(docstring_lines, ast.walk(tree))) <= MOST_FILE_LINES
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            length = node.end_lineno - node.lineno + 1 - docstring_lines(node)
-            assert length <= MOST_FUNCTION_LINES, f"{node.name} has {length} lines"
+    long = []
+    for name, path in files().items():
+        if is_kernel(name):
+            continue
+        nodes = list(ast.walk(tree_of(path)))
+        length = len(path.read_text().splitlines()) - sum(map(docstring_lines, nodes))
+        long += [f"{name} has {length} lines"] * (length > MOST_FILE_LINES)
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = node.end_lineno - node.lineno + 1 - docstring_lines(node)
+                long += [f"{name}: {node.name} has {length} lines"] * (length > MOST_FUNCTION_LINES)
+    assert not long, "\n".join(long)

@@ -12,13 +12,14 @@ WORK=$(mktemp -d)
 trap 'chmod -R u+w "$WORK"; rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 # Nothing of the checkout or of the caller's settings may be found by accident.
-unset PYTHONPATH PYTHONHOME MYPYPATH
+# Modules are compiled when they are first imported, not when they are installed.
+unset PYTHONPATH PYTHONHOME MYPYPATH PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf 'check_wheel: %s\n' "$*"; }
 environment() { # environment NAME PACKAGE...: an environment of its own with these packages, in the versions of the checkout
     "$PYTHON" -m venv "$WORK/$1"
-    "$WORK/$1/bin/python" -m pip install --quiet --constraint "$ROOT/constraints.txt" "${@:2}"
+    "$WORK/$1/bin/python" -m pip install --quiet --no-compile --constraint "$ROOT/constraints.txt" "${@:2}"
 }
 
 # isolated COMMAND...: runs it with an empty PATH and home directory; with SHARED=FOLDER that folder is the cache, and
@@ -90,6 +91,8 @@ PYTHON
 
 if compgen -G "$WORK/dist/*-none-any.whl" >/dev/null; then
     say "the wheel holds no libraries: there is no C compiler here"
+    "$BIN/torchmdx" demo --seconds 5
+    demo_is_whole
 else
     say "without a compiler, the libraries of the wheel serve"
     mkdir "$WORK/nothing" "$WORK/home"
@@ -145,9 +148,6 @@ PYTHON
     )
     test "$(listed "$WORK/shared")" = "$before" || { say "the shared folder has changed" >&2; exit 1; }
 fi
-
-"$BIN/torchmdx" demo --seconds 5
-demo_is_whole
 
 say "types, as a user's checker sees them"
 cat >typed.py <<'PYTHON'

@@ -20,7 +20,8 @@ EXTRAS=(openmm train label)
 TORCH=${TORCH_REQUIREMENT:-$(grep '^torch==' constraints.txt)}
 VENV=build/$WHICH
 BIN=$VENV/bin
-unset PYTHONPATH PYTHONHOME
+# Modules are compiled when they are first imported, not when they are installed.
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 say() { printf '%s versions: %s\n' "$WHICH" "$*"; }

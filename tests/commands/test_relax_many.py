@@ -2,12 +2,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import ase.build
 import ase.io
+import forked_programs
 import numpy as np
 import pytest
 from ase import Atoms
@@ -116,7 +116,7 @@ def test_a_killed_run_loses_nothing_that_it_reported(relax, tmp_path):
     ase.io.write("in.traj", molecules(40))
     options = ["--batch-atoms", "12", "--fmax", "0.05"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "torchmdx.commands.cli", *command(), *options],
+        [*forked_programs.command(), *command(), *options],
         stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     reported = []

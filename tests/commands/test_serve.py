@@ -4,13 +4,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import ase.build
 import ase.io
+import forked_programs
 import ipi_runs as runs
 import numpy as np
 import pytest
@@ -163,7 +163,7 @@ def test_an_interruption_closes_the_connection(tmp_path, ethanol, port):
     with socket.create_server(("127.0.0.1", port)) as listener:
         words = ["serve", "--ipi", f"127.0.0.1:{port}", str(tmp_path / "init.xyz"), "--device", "cpu"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "torchmdx.commands.cli", *words], env=environment, stderr=subprocess.PIPE, text=True
+            [*forked_programs.command(), *words], env=environment, stderr=subprocess.PIPE, text=True
         )
         try:
             listener.settimeout(60)

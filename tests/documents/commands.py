@@ -1,5 +1,6 @@
 """Commands of the documents: taken apart as a shell would, checked against parsers, and run in this process."""
 
+import functools
 import glob
 import os
 import re
@@ -98,6 +99,7 @@ def expanded(word: str) -> list[str]:
     return sorted(glob.glob(word)) or [word]
 
 
+@functools.cache
 def subcommands() -> dict[str, ArgumentParser]:
     """Parsers of the command line by name, those of `data` as 'data convert'."""
 
@@ -111,6 +113,7 @@ def subcommands() -> dict[str, ArgumentParser]:
     return dict(below(build_parser(), ""))
 
 
+@functools.cache
 def known_options() -> set[str]:
     """Every option of every command, and every key of a training and of active learning."""
     parsers = [build_parser(), *subcommands().values()]

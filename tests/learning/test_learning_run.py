@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked_programs
 import pytest
 import torch
 from safetensors import safe_open
@@ -215,7 +215,7 @@ POINTS = (
 def test_kill_9_at_any_moment_changes_nothing(tmp_path):
     """Processes that are killed as soon as a file appears: inside stages, and between them."""
     yaml = Path(__file__).with_name("small.yaml").read_text()
-    command = [sys.executable, "-m", "torchmdx.commands.cli", "learn", "learn.yaml"]
+    command = [*forked_programs.command(), "learn", "learn.yaml"]
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
         start_file(tmp_path / name / "start.extxyz")

@@ -5,6 +5,7 @@ a potential of torchmdx here: ASE's calculator of torchmdx where they use openmm
 potential for openmm-ml where they name one of MACE or AceFF.
 """
 
+import functools
 import sys
 import types
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from released_files import released
 
 openmmml = pytest.importorskip("openmmml")
+from openmm import app  # noqa: E402
 from openmmml import MLPotential  # noqa: E402
 
 from torchmdx.ase import Calculator  # noqa: E402
@@ -62,6 +64,20 @@ def torchmdx_in_place(monkeypatch):
         monkeypatch.setitem(MLPotential._implFactories, name, InPlace())
     for module, stand_in in _stand_ins().items():
         monkeypatch.setitem(sys.modules, module, stand_in)
+
+
+# Files of thousands of atoms and of force fields are read once; the tests change neither.
+READ_ONCE = {name: functools.cache(getattr(app, name)) for name in ("PDBFile", "ForceField")}
+ALIKE = ("testMLLongRangeUnknown", "testRemoveConstraints")
+
+
+@pytest.fixture(autouse=True)
+def once(request, monkeypatch):
+    """Each file is read once, and what makes no context runs for the first platform only."""
+    for name, reader in READ_ONCE.items():
+        monkeypatch.setattr(app, name, reader)
+    if request.node.originalname in ALIKE and request.node.callspec.params["platform_int"] > 0:
+        pytest.skip("nothing is evaluated: as on the first platform")
 
 
 class TestMechanicalEmbedding(_test_class("TestMechanicalEmbedding")):

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_programs
 import made_up
 import numpy as np
 import pytest
@@ -20,6 +21,9 @@ from torchmdx.report.history import read_table
 from torchmdx.training.state import read_state
 
 pytestmark = pytest.mark.slow
+PROGRAM = (sys.executable, "-m", "torchmdx.commands.cli")  # where the number of the process and its children matter
+CONSTANT = ["--schedule.name", "constant"]  # which does not depend on the number of epochs
+IN_FLOAT64 = ["--training.precision", "float64", "--training.validation_batch_size", "10"]
 
 
 @pytest.fixture
@@ -30,19 +34,21 @@ def config(tmp_path):
     return path
 
 
-def command(config, directory, *changes, launcher=("-m", "torchmdx.commands.cli"), **options):
-    words = [sys.executable, *launcher, "train", str(config), "--output.directory", str(directory), *changes]
+def command(config, directory, *changes, program=None, **options):
+    """The training as a program, by default as a fork of one that has imported what it needs."""
+    words = [*(program or forked_programs.command()), "train", str(config), "--output.directory", str(directory)]
     pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    return subprocess.Popen(words, env=os.environ.copy(), **pipes, **options)
+    return subprocess.Popen([*words, *changes], env=os.environ.copy(), **pipes, **options)
 
 
-def two_nodes(config, directory, *changes):
+def two_nodes(config, directory, *changes, program=None):
     """Two commands that act as two nodes, each in its own session; the first hosts the rendezvous."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     words = ["--nodes", "2", "--training.rendezvous", f"localhost:{port}", *changes]
-    first = command(config, directory, *words, start_new_session=True)
+    options = dict(program=program, start_new_session=True)
+    first = command(config, directory, *words, **options)
     end = time.monotonic() + 60
     while True:
         with socket.socket() as probe:
@@ -51,37 +57,16 @@ def two_nodes(config, directory, *changes):
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < end
         time.sleep(0.1)
-    return first, command(config, directory, *words, start_new_session=True)
+    return first, command(config, directory, *words, **options)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.two_gpus])])
-@pytest.mark.parametrize("by", ["devices", "torchrun"])
-def test_two_processes_match_one(config, tmp_path, by, device):
-    changes = [
-        "--training.device",
-        device,
-        "--training.precision",
-        "float64",
-        "--training.epochs",
-        "3",
-        "--training.validation_batch_size",
-        "10",
-    ]
+def test_two_processes_match_one(config, tmp_path, device):
+    """torchrun in the place of --devices is tested with the scripts for clusters."""
+    changes = [*IN_FLOAT64, "--training.device", device, "--training.epochs", "2"]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
-    if by == "devices":
-        process = command(config, tmp_path / "two", *changes, "--devices", "2")
-    else:
-        launcher = (
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "-m",
-            "torchmdx.commands.cli",
-        )
-        process = command(config, tmp_path / "two", *changes, launcher=launcher)
+    process = command(config, tmp_path / "two", *changes, "--devices", "2")
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     require_equal(tmp_path / "one", tmp_path / "two")
@@ -101,7 +86,7 @@ def require_equal(first, second):
 
 @pytest.mark.nightly
 def test_two_nodes_match_one(config, tmp_path):
-    changes = ["--training.precision", "float64", "--training.epochs", "2", "--training.validation_batch_size", "10"]
+    changes = [*IN_FLOAT64, "--training.epochs", "2"]
     assert main(["train", str(config), "--output.directory", str(tmp_path / "one"), *changes]) == 0
     nodes = two_nodes(config, tmp_path / "two", *changes)
     said = [node.communicate(timeout=120) for node in nodes]
@@ -115,7 +100,7 @@ def test_two_nodes_match_one(config, tmp_path):
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_node_ends_the_other_with_an_error(config, tmp_path, lost):
     directory = tmp_path / "run"
-    nodes = two_nodes(config, directory, "--training.epochs", "500")
+    nodes = two_nodes(config, directory, "--training.epochs", "500", program=PROGRAM)
     try:
         wait_for_epochs(directory, nodes)
         os.killpg(nodes[lost].pid, signal.SIGKILL)
@@ -159,7 +144,7 @@ def children(pid):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path, number):
     directory = tmp_path / "run"
-    process = command(config, directory, "--training.epochs", "500", "--devices", "2")
+    process = command(config, directory, "--training.epochs", "500", "--devices", "2", program=PROGRAM)
     wait_for_epochs(directory, [process])
     os.kill(children(process.pid)[-1] if number == signal.SIGKILL else process.pid, number)
     _, said = process.communicate(timeout=60)
@@ -181,10 +166,19 @@ def test_a_lost_worker_or_a_signal_leaves_an_intact_checkpoint(config, tmp_path,
 SCRIPTS = Path(__file__).parents[2] / "examples" / "cluster"
 
 
-@pytest.mark.nightly_for("train_torchrun.sh")
+def test_scripts_for_clusters_continue_a_run_alike():
+    given = [(SCRIPTS / script).read_text().split("set -eu\n")[1] for script in ("train.slurm", "train_torchrun.sh")]
+    first, second = (text.split("shift 2\n")[1].split("fi\n")[0] for text in given)
+    assert first == second
+    assert "resume=(--resume)" in first
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", ["train.slurm", "train_torchrun.sh"])
 def test_scripts_for_clusters_start_and_continue_a_run(config, tmp_path, script):
-    """With two processes on the CPU; Slurm's commands are stand-ins that print this host and run the command here."""
+    """With two processes on the CPU, which match one; Slurm's commands are stand-ins that print this host and run the
+    command here.
+    """
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, text in {
@@ -199,10 +193,15 @@ def test_scripts_for_clusters_start_and_continue_a_run(config, tmp_path, script)
         port = free.getsockname()[1]
     slurm = {"SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_ID": "7"}
     variables = os.environ | slurm | {"PROCESSES": "2", "PORT": str(port), "PATH": f"{tools}:{os.environ['PATH']}"}
-    for epochs in ("1", "2"):
-        words = [str(SCRIPTS / script), str(config), str(tmp_path / "run"), "--training.epochs", epochs]
-        done = subprocess.run(["bash", *words], env=variables, capture_output=True, text=True, timeout=240, check=False)
+    changes = [*IN_FLOAT64, *CONSTANT, "--training.epochs"]
+    # The lines that continue a run are the same in both.
+    for epochs in ("1", "2") if script == "train.slurm" else ("2",):
+        words = ["bash", str(SCRIPTS / script), str(config), str(tmp_path / "run"), *changes, epochs]
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
     info = read_state(tmp_path / "run" / "state.safetensors")[1]
     assert (info["epoch"], info["ranks"]) == (2, 2)
     assert read_table(tmp_path / "run" / "epochs.csv")["epoch"].tolist() == [1, 2]
+    words = ["train", str(config), "--output.directory", str(tmp_path / "one"), *changes, "2"]
+    assert main(words) == 0
+    require_equal(tmp_path / "one", tmp_path / "run")

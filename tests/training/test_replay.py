@@ -1,9 +1,9 @@
 """Fine-tuning with replayed frames: their labels, their share of each batch, and what they preserve."""
 
 import subprocess
-import sys
 from dataclasses import replace
 
+import forked_programs
 import made_up
 import numpy as np
 import pytest
@@ -148,7 +148,7 @@ def test_a_resumed_run_matches_an_uninterrupted_one(run, world):
 def test_two_processes_match_one_and_members_have_stores_of_their_own(run, world, tmp_path):
     words, replay = ["--training.precision", "float64"], {"replay": str(world / "old")}
     _, one = run("one", *words, **replay)
-    command = [sys.executable, "-m", "torchmdx.commands.cli", "train", str(tmp_path / "one.yaml"), *words]
+    command = [*forked_programs.command(), "train", str(tmp_path / "one.yaml"), *words]
     for name, more in (("two", ["--devices", "2"]), ("both", ["--training.ensemble", "2"])):
         done = subprocess.run([*command, "--output.directory", str(tmp_path / name), *more], capture_output=True)
         assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import forked_programs
 import made_up
 import numpy as np
 import pytest
@@ -52,15 +53,7 @@ def same_weights(one, other):
 
 
 def start(config, directory, *changes):
-    command = [
-        sys.executable,
-        "-m",
-        "torchmdx.commands.cli",
-        "train",
-        str(config),
-        "--output.directory",
-        str(directory),
-    ]
+    command = [*forked_programs.command(), "train", str(config), "--output.directory", str(directory)]
     return subprocess.Popen(
         [*command, *changes], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ.copy()
     )

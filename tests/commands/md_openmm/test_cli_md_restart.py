@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_programs
 import numpy as np
 import pytest
 from dcd import read_dcd
@@ -228,8 +229,15 @@ if [ ! -f told ]; then
     touch told; kill -TERM $process
 fi
 wait $process""",
-    "torchmdx": f'exec {sys.executable} -m torchmdx.commands.cli "$@"',
 }
+
+
+def write_tools(folder: Path, **more: str) -> None:
+    """The commands, torchmdx as a fork of a program that has imported it."""
+    program = f'exec {shlex.join(forked_programs.command())} "$@"'
+    for name, text in {**TOOLS, **more, "torchmdx": program}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
 
 
 @pytest.mark.nightly_for("torchmdx")
@@ -240,9 +248,7 @@ def test_a_job_requeues_itself_until_the_run_is_complete(model, ethanol_file, tm
     options = ["--engine", engine, "--ensemble", "nvt", "--steps", 4000, "--log-every", 20, "--save-every", 100]
     options += ["--device", "cpu", "--model", model, "--no-page", *SAME_SEED]
     words = [str(word) for word in (ethanol_file, "long", *options)]
-    for name, text in TOOLS.items():
-        (tmp_path / name).write_text("#!/bin/bash\n" + text.replace('"$@WORDS"', shlex.join(words)) + "\n")
-        (tmp_path / name).chmod(0o755)
+    write_tools(tmp_path, scontrol=TOOLS["scontrol"].replace('"$@WORDS"', shlex.join(words)))
     variables = os.environ | {
         "SLURM_JOB_ID": "7", "SCRIPT": str(SCRIPT), "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[2]), *sys.path]),
@@ -263,9 +269,7 @@ def test_a_job_requeues_itself_until_the_run_is_complete(model, ethanol_file, tm
 
 def test_a_job_with_an_error_is_not_requeued(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, text in TOOLS.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+    write_tools(tmp_path)
     variables = os.environ | {
         "SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(sys.path),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import ase.io
+import forked_programs
 import numpy as np
 import pytest
 import toys
@@ -44,10 +45,10 @@ def refused(capsys, *arguments) -> str:
     return error
 
 
-def start(*arguments) -> subprocess.Popen:
+def start(*arguments, program=()) -> subprocess.Popen:
     """The command in a process of its own."""
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "torchmdx.commands.cli", "label", *(str(argument) for argument in arguments)]
+    command = [*(program or forked_programs.command()), "label", *(str(argument) for argument in arguments)]
     return subprocess.Popen(
         command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -193,7 +194,8 @@ def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monke
 def test_a_second_run_of_the_same_output_is_refused(capsys):
     wanted = toys.write_frames("a.xyz", 8)
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]
-    process = start(*command, *option(delay=0.2, log="evaluations"))
+    program = (sys.executable, "-m", "torchmdx.commands.cli")
+    process = start(*command, *option(delay=0.2, log="evaluations"), program=program)
     wait_for_evaluations(1, process)
     for further in ([], ["--overwrite"]):
         error = refused(capsys, *command, *option(delay=0.2, log="evaluations"), *further)

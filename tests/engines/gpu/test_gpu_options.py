@@ -26,7 +26,7 @@ COMMON = {
 }
 PLAIN = {
     **COMMON,
-    "num_layers": (0, 1, 2, 3, 6),
+    "num_layers": (0, 1, 2, 6),
     "head": ("scalar", "gated"),
     "messages": ("source", "target"),
     "self_message": (True, False),
@@ -36,7 +36,7 @@ PLAIN = {
 }
 CHARGED = {
     **COMMON,
-    "num_layers": (0, 1, 3, 6),
+    "num_layers": (0, 1, 6),
     "num_charges": (1, 8, 64),
     "charge_slack": (0.0, 1e-3),
     "cut": ("few", "coarse"),
