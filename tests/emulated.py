@@ -45,3 +45,12 @@ class TileEmulator:
 
     def launch(self, blocks, given):
         self.library.launch(ctypes.byref(given), self.which, blocks, self.shared_bytes)
+
+
+def message_emulators(folder):
+    """The kernels of row_messages.py."""
+    from torchmdx.engines.gpu import row_messages
+
+    library = compiled(folder, "messages", **row_messages.constants())
+    assert library.size_of_params() == ctypes.sizeof(row_messages.RowsStruct)
+    return {name: TileEmulator(library, k, 0) for k, name in enumerate(row_messages.KERNELS)}

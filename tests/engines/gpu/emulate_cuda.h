@@ -157,6 +157,7 @@ template <class V> static V exchange_value(V v, int mask) { return (V)all_values
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
 static inline int exchange(int v, int mask) { return exchange_value(v, mask); }
+template <class V> static V from_lane(V v, int lane) { return (V)all_values(v)[lane]; }
 static inline unsigned ballot(bool v)
 {
     unsigned all = 0;
@@ -164,6 +165,7 @@ static inline unsigned ballot(bool v)
     return all;
 }
 #define __popcll __builtin_popcountll
+#define __popc __builtin_popcount
 static inline float *shared_base() { return current->block->memory; }
 static inline int block_rank() { return current->block->index % cluster_size; }
 static inline void close_exchange(BlockState &b, int which)
