@@ -183,6 +183,7 @@ def run_for_profiler(case: Case, names: list[str]) -> None:
     """Two evaluations of each variant, for ncu."""
     for name in names:
         with taken(name):
+            case.fast.tile_kernels = None
             engine.allocate(case.fast, case.batch, case.edges.capacity, stress=False)
             for _ in range(2):
                 case.run()
@@ -195,6 +196,7 @@ def measure(case: Case, names: list[str]) -> list[dict[str, Any]]:
     for name in names:
         try:
             with taken(name):
+                case.fast.tile_kernels = None
                 width = (VARIANTS[name] or {}).get("WIDTH", 4)
                 if width not in buffers:
                     engine.allocate(case.fast, case.batch, case.edges.capacity, stress=False)
