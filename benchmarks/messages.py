@@ -42,7 +42,7 @@ from torchmdx.step.atom_order import curve_order
 from torchmdx.step.captured_step import CapturedStep
 
 SYSTEMS = "water24000,dhfr,peptide_in_water,batch1024,water98304"
-STEPS = "water24000,dhfr,peptide_in_water,batch1024"
+STEPS = "water24000,dhfr"
 PEPTIDE = "peptide_in_water"
 ROUNDS = 7
 TRITON = "Triton"
