@@ -27,6 +27,7 @@ struct uint4 {
     unsigned x, y, z, w;
 };
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct Warp {
     unsigned count = 0, turn = 0;
@@ -157,6 +158,7 @@ template <class V> static V exchange_value(V v, int mask) { return (V)all_values
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
 static inline int exchange(int v, int mask) { return exchange_value(v, mask); }
+template <class V> static V from_lane(V v, int lane) { return (V)all_values(v)[lane]; }
 static inline unsigned ballot(bool v)
 {
     unsigned all = 0;
@@ -164,6 +166,8 @@ static inline unsigned ballot(bool v)
     return all;
 }
 #define __popcll __builtin_popcountll
+#define __popc __builtin_popcount
+#define __ffs __builtin_ffs
 static inline float *shared_base() { return current->block->memory; }
 static inline int block_rank() { return current->block->index % cluster_size; }
 static inline void close_exchange(BlockState &b, int which)

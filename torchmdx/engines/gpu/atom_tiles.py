@@ -24,7 +24,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import triton
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from torchmdx.engines.gpu.fp16_parts import HalfParts
 from torchmdx.engines.gpu.many_atoms import Chain
+from torchmdx.engines.gpu.row_messages import GridLauncher
 from torchmdx.engines.gpu.weights import Weights
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 SOURCES = Path(__file__).with_name("sm90")
 MAIN = "atom_tiles.cu"
 FILES = (
-    MAIN, "atom_tiles.cuh", "atom_tiles_machine.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh",
+    MAIN, "atom_tiles.cuh", "atom_tiles_machine.cuh", "quads.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh",
     "warpgroup_products.cuh",
 )  # fmt: skip
 ARCHITECTURE = "sm_90a"
@@ -95,12 +96,6 @@ class TileMatrices:
             mix_out=[packed(layer.mix_out_back) for layer in w.layers],
             mix_out_back=[packed(layer.mix_out) for layer in w.layers],
         )
-
-
-class GridLauncher(Protocol):
-    """What runs a kernel: `GridKernel`, or an emulation of it."""
-
-    def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
 
 
 def code() -> bytes:

@@ -21,19 +21,6 @@ struct Params {
     int num_atoms, wide_charge;
 };
 
-struct Quad {
-    N9 of[4]; // of four neighbouring channels
-};
-
-// Where a warp is: an atom, its row in the tile, and four channels of each lane.
-struct Spot {
-    long long atom;
-    int row, lane;
-};
-
-// How many atoms, the first ones: of a domain a number on the device, as its graphs stay while it changes.
-DEV int count_of(const Params &p, const int *count) { return count ? __ldg(count) : p.num_atoms; }
-
 // Runs a map of a spot on the atoms of this warp.
 template <class Map> DEV void each_atom(const Params &p, Map map)
 {
@@ -42,32 +29,12 @@ template <class Map> DEV void each_atom(const Params &p, Map map)
     for (int row = threadIdx.x / 32; row < ATOMS; row += WARPS)
         if (first + row < count) map(Spot{first + row, row, lane});
 }
-template <class Map> DEV void each_channel(Map map)
-{
-#pragma unroll
-    for (int c = 0; c < 4; c++) map(c);
-}
 
-DEV void set4(Quad &x, int k, float4 v) { x.of[0].v[k] = v.x, x.of[1].v[k] = v.y, x.of[2].v[k] = v.z, x.of[3].v[k] = v.w; }
-DEV float4 get4(const Quad &x, int k) { return make_float4(x.of[0].v[k], x.of[1].v[k], x.of[2].v[k], x.of[3].v[k]); }
-
-DEV Quad read_global(const float *from, const Spot &at)
-{
-    Quad x;
-#pragma unroll
-    for (int k = 0; k < 9; k++) set4(x, k, *(const float4 *)(from + (at.atom * 9 + k) * C + 4 * at.lane));
-    return x;
-}
 // The gradient in X from behind a layer; zero for atoms that the layer did not update.
 DEV Quad read_received(const Params &p, const Spot &at)
 {
     if (at.atom < count_of(p, p.received)) return read_global(p.gradient, at);
     return Quad{};
-}
-DEV void write_global(float *to, const Spot &at, const Quad &x)
-{
-#pragma unroll
-    for (int k = 0; k < 9; k++) *(float4 *)(to + (at.atom * 9 + k) * C + 4 * at.lane) = get4(x, k);
 }
 // Floats of the tile, times a unit.
 DEV Quad read_tile(const Tile &tile, const Spot &at, float unit)
@@ -80,26 +47,6 @@ DEV Quad read_tile(const Tile &tile, const Spot &at, float unit)
 }
 // The result of a product.
 DEV Quad read_product(const Tile &tile, const Spot &at) { return read_tile(tile, at, tile.units[at.row]); }
-template <int COUNT> DEV void read_channels(float (&x)[COUNT][4], const float *from, const Spot &at)
-{
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-        const float4 v = *(const float4 *)(from + (at.atom * COUNT + k) * C + 4 * at.lane);
-        x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
-    }
-}
-template <int COUNT> DEV void write_channels(float *to, const Spot &at, const float (&x)[COUNT][4])
-{
-#pragma unroll
-    for (int k = 0; k < COUNT; k++)
-        *(float4 *)(to + (at.atom * COUNT + k) * C + 4 * at.lane) = make_float4(x[k][0], x[k][1], x[k][2], x[k][3]);
-}
-DEV float sum_of_warp(float v)
-{
-#pragma unroll
-    for (int mask = 16; mask; mask /= 2) v += exchange(v, mask);
-    return v;
-}
 
 // Writes an atom as halves, for a product with matrices of this unit. The atom's own unit is a power of two, with which
 // its largest number is about 2^14.
@@ -154,13 +101,6 @@ DEV void multiply(const Tile &tile, const uint4 *matrices)
     multiply_part<1, 3>(tile, weights);
     multiply_part<0, 1>(tile, weights);
     __syncthreads();
-}
-
-// 1 + q/10 of the system of an atom.
-DEV float charge_factor(const Params &p, const Spot &at)
-{
-    const long long system = p.system[at.atom];
-    return 1.0f + 0.1f * (p.wide_charge ? (float)((const double *)p.charge)[system] : ((const float *)p.charge)[system]);
 }
 
 // X' = X̂ + D + factor D D.

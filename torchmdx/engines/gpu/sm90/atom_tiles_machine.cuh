@@ -1,9 +1,9 @@
 // What the machine offers to atom_tiles.cu: halves of floats, copies, and products of warpgroups on tensor cores.
 // EMULATED: the same functions on a CPU, where a product is a plain loop.
 #pragma once
-#include "one_launch_nine.cuh"
+#include "quads.cuh"
 
-enum { C = 128, WARPS = 8, THREADS = 32 * WARPS };
+enum { WARPS = 8, THREADS = 32 * WARPS };
 enum { STEP = 512 }; // words of 16 bytes of 16 inner channels of a matrix, both of its parts
 
 // The nine components of ATOMS atoms in shared memory, in 512 bytes each: 128 floats, or 128 big and 128 small halves.

@@ -151,6 +151,7 @@ DEV unsigned long long look_at(const unsigned long long *counter, unsigned long 
 DEV void add_to(int *at, int v) { atomicAdd(at, v); }
 DEV unsigned long long count_up(unsigned long long *counter) { return atomicAdd(counter, 1ull); }
 DEV unsigned ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
+template <class V> DEV V from_lane(V v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
 DEV float exchange(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV double exchange(double v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEV int exchange(int v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
