@@ -68,6 +68,7 @@ class FastTensorNet:
     """
 
     network_type: type[nn.Module] = TensorNet
+    has_uncertainties = False  # whether the last `run` computed those of the buffers
     plan: KernelPlan  # of the last `allocate`, as its `capacity`
     capacity: int
 
@@ -97,7 +98,7 @@ class FastTensorNet:
         self.split_weights = SplitWeights.of(self.weights)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
-        self.keeps_features = False  # whether features of atoms are results, which `Buffers.features` has
+        self.uncertainty = potential.uncertainty  # then inputs of the last layer are results
         self.one_launch: OneLaunch | None = None
         self.tile_kernels: TileKernels | None = None
         self.outcomes: list[str] = []  # what of the plan could not be had, and why
@@ -148,7 +149,7 @@ class FastTensorNet:
         """
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False,
-            last_inputs=self.keeps_features, ordered=slabs is not None,
+            last_inputs=self.uncertainty is not None, ordered=slabs is not None,
         )  # fmt: skip
         plan = plan or self.planned(work, tiles)
         self.plan, self.capacity = plan, capacity
@@ -171,7 +172,8 @@ class FastTensorNet:
         present = self._present(elements) if plan.by_elements else None
         sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
         self.one_launch = None
-        self.buffers = Buffers.allocate(sizes, present, features=self.keeps_features)
+        last_inputs = 0 if self.uncertainty is None else self.uncertainty.size
+        self.buffers = Buffers.allocate(sizes, present, last_inputs=last_inputs)
         if sizes.in_slabs:
             self.buffers.windows = SlabWindows.allocate(sizes, slabs or SlabShape(num_atoms, max(num_atoms, 1), 1))
         self.no_charge = sizes.new(max(num_systems, 1))
@@ -246,7 +248,9 @@ class FastTensorNet:
             charge = self.no_charge
         single, wanted = self.single, forces or virial
         served = single and (single.virials or not virial) and (wanted or not single.needs_forces)
+        self.has_uncertainties = False
         if single and served and between is None and within is None:
+            self.has_uncertainties = single.has_uncertainties
             single.run(positions, atomic_numbers, system_index, cell, charge, edges, forces=wanted)
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)

@@ -243,7 +243,7 @@ DEV void give_out(const Block &b, int evaluations)
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1)
             first = min(first, exchange(first, mask)), count += exchange(count, mask), flaws |= exchange(flaws, mask);
-        if (b.lane < NUM_FLAGS) {
+        if (b.lane < NUM_FLAGS && !(UNCERTAIN && b.lane == DOUBTFUL)) { // which another block tells
             const int k = b.lane;
             const long long flag = k == 0   ? total
                                    : k == 1 ? total > p.slots
