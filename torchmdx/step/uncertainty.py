@@ -77,7 +77,7 @@ def wants_uncertainty(
 
 
 class UncertaintyProduct:
-    """σ(E) [S] and σ_i [N], eV, float64, of a batch from the inputs of the last layer [N,D]; in buffers that are reused.
+    """σ(E) [S] and σ_i [N], eV, float64, of a batch from the inputs of the last layer [N,D]; in buffers, used again.
 
     Args:
         potential: With an uncertainty.

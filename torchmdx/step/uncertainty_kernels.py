@@ -35,7 +35,7 @@ class UncertaintyKernels:
         self.of_systems, self.of_atoms = torch.zeros(num_systems, **new), torch.zeros(self.num_atoms, **new)
 
     def run(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """σ(E) [S] and σ_i [N], eV, float64, from the inputs of the last layer [N,D], float32; overwritten each time."""
+        """σ(E) [S] and σ_i [N], eV, float64, from the inputs of the last layer [N,D], float32; in buffers."""
         alone, columns = self.num_systems == 1, self.width // COLUMNS
         _multiply[(self.blocks, columns)](
             inputs, self.root, self.products, self.squares, self.num_atoms, SIZE=self.size, WIDTH=self.width,

@@ -41,9 +41,8 @@ def case(request, tmp_path_factory):
 def launched(potential, kernel, batch, *, forces=True, plan=None):
     fast, edges = FastTensorNet(potential), brute_force(batch, potential.cutoff)
     buffers = fast.allocate(batch.num_atoms, batch.num_systems, edges.capacity)
-    for value in (buffers.energies, buffers.energy, buffers.forces, buffers.last_inputs, *(buffers.uncertainties or ())):
-        if value is not None:
-            value.fill_(torch.nan)
+    for value in (buffers.energies, buffers.energy, buffers.forces, *(buffers.uncertainties or ())):
+        value.fill_(torch.nan)
     plan = plan or AtomClusters.choose(batch.num_atoms, 4, ClusterNetwork.of(potential.config))
     fast.one_launch = OneLaunch(fast, buffers, plan, kernel)
     inputs = (batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges)
@@ -115,4 +114,3 @@ def test_on_a_gpu_a_step_keeps_one_launch_and_its_bits(name):
         np.testing.assert_allclose(found.energies_uncertainty, exact[1], rtol=1e-4)
     assert "one launch" in doubtful.engine.name
     assert doubtful.last_inputs.shape == (len(positions), potential.uncertainty.size)
-

@@ -80,7 +80,9 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
         alone: As for `Workload`.
     """
     elements = batch.atomic_numbers.unique().tolist()
-    work = workload_of(batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.uncertainty is not None)
+    work = workload_of(
+        batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.uncertainty is not None
+    )
     plan = model.planned(replace(work, memory=model.memory, ordered=model.layout.rows is not None))
     model.outcomes = []
     if isinstance(model, FastTensorNet2) and plan.edge_maps:

@@ -77,8 +77,8 @@ def gated_energies(
 ):
     """ENERGIES from the last hidden layer Z and LAST [2,C]. GRADIENT: Z becomes the gradient of the energy in Z.
 
-    CONSTANTS: scale, and the last biases of layers and gates, float64. INPUTS [N,INPUT_WIDTH]: inputs of the last layer,
-    and 1 for its bias, times the gate; None where they are not wanted.
+    CONSTANTS: scale, and the last biases of layers and gates, float64. INPUTS [N,INPUT_WIDTH]: inputs of the last
+    layer, and 1 for its bias, times the gate; None where they are not wanted.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)

@@ -198,7 +198,10 @@ def energy_out(
     PARTS, BIAS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, GRADIENT, i,
     HEAD: tl.constexpr, GROUPS: tl.constexpr, ACTIVATION: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The energy of atom i, and GRADIENT [HEAD], its gradient before the head's activation. INPUTS: as in readout.py."""
+    """The energy of atom i, and GRADIENT [HEAD], its gradient before the head's activation.
+
+    INPUTS: as in readout.py.
+    """
     h = tl.arange(0, HEAD)
     z = sum1(PARTS, HEAD, GROUPS, HEAD) + tl.load(BIAS + h)
     last, scale = tl.load(LAST + h), tl.load(CONSTANTS)
