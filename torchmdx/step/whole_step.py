@@ -50,7 +50,7 @@ def launch_whole(
     single = engine.model.one_launch if isinstance(engine, GpuEngine) else None
     if single is None or not single.serves_steps or kind not in TO_HOST:
         return False
-    if moving is not None and (single.has_uncertainties or single.moving_kernel is None):
+    if moving is not None and single.moving_kernel is None:
         return False
     if search.skin > 0 or search.backend != "triton_brute_force" or buffers.stress_wanted or not buffers.direct:
         return False

@@ -1,6 +1,7 @@
 """Uncertainties of the energy in one launch: emulated on the CPU, and on a GPU."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,8 +108,7 @@ def test_on_a_gpu_a_step_keeps_one_launch_and_its_bits(name):
         wanted, found = plain(moved), doubtful(moved)
         np.testing.assert_array_equal(found.forces, wanted.forces)
         np.testing.assert_array_equal(found.energy, wanted.energy)
-        batch = copy.copy(plain.batch.to("cpu"))
-        batch.positions = torch.from_numpy(moved)
+        batch = replace(plain.batch.to("cpu"), positions=torch.from_numpy(moved))
         exact = expected(copy.deepcopy(potential).cpu().double(), batch)
         np.testing.assert_allclose(found.energy_uncertainty, exact[0], rtol=1e-4)
         np.testing.assert_allclose(found.energies_uncertainty, exact[1], rtol=1e-4)

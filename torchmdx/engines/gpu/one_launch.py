@@ -194,9 +194,10 @@ class OneLaunch:
         if sizes.slots > serves.MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {serves.MOST_SLOTS} edges, got {sizes.slots}")
         network = ClusterNetwork.of(model.config)
-        more = (("VIRIALS_TOO", 1),) * virials + (("UNCERTAINTY_TOO", 1),) * (model.uncertainty is not None)
+        uncertain = (("UNCERTAINTY_TOO", 1),) * (model.uncertainty is not None)
+        more = (("VIRIALS_TOO", 1),) * virials + uncertain
         plan, kernel = planned(sizes.num_atoms, sizes.slots, network, sizes.device, more)
-        constants = tuple(plan.constants_of_steps(sizes.num_atoms).items())
+        constants = (*plan.constants_of_steps(sizes.num_atoms).items(), *uncertain)
         moving = functools.partial(launcher, sizes.device, constants)
         return cls(model, buffers, plan, kernel, moving, virials=virials)
 

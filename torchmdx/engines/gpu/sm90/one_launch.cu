@@ -166,13 +166,6 @@ DEV void tell_energy(const Block &b, int a, double energy)
              told(b, __int_as_float(__double2loint(energy)), __int_as_float(__double2hiint(energy)), 0));
 }
 
-DEV double over_warp(double v)
-{
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) v += exchange(v, mask);
-    return v;
-}
-
 // The hidden layers of a plain head beyond the first: from `result`, before bias and activation, to `result` of the last.
 DEV void more_head(const Block &b)
 {
@@ -606,13 +599,16 @@ DEV void evaluate(const Params &p)
         if (p.forces) sum_forces(b);
         done++;
         if (!MOVES) break;
-        halted = complete(b);
+        halted = complete(b, UNCERTAIN && is_doubtful(b));
         b.number += !halted;
         if (done == p.steps) break;
         if (halted && b.tid < SHARES) tell_halt(b.tid);
         leave_step();
     }
-    if (UNCERTAIN && sums_rows(b)) sum_uncertainties(b);
+    if (UNCERTAIN && gives_uncertainties(b)) {
+        give_uncertainties(b);
+        if (MOVES && done > halted) keep_uncertainties(b, halted);
+    }
     if (!makes_list(p)) {
         if (b.rank == SHARES - 1 && b.warp == 0) sum_energies(b, b.cluster, b.clusters, 0, p.energy, p.energies, 0);
         if (VIRIALS && p.forces && b.rank == SHARES - 1 && b.warp == 1) sum_virials(b, b.cluster, b.clusters);

@@ -108,7 +108,7 @@ struct Params {
     double *system_doubts_out, *atom_doubts_out; // in the caller's order; most_doubt: of an atom, for the flag
     const double *most_doubt;
     // Of dynamics, in the caller's order: state and constants as DeviceState has them; positions of the last step.
-    double *state_positions, *state_velocities, *state_forces, *state_energy, *moved;
+    double *state_positions, *state_velocities, *state_forces, *state_energy, *state_doubt, *state_largest, *moved;
     const double *inverse_masses, *masses, *counted, *held, *thermal, *motion;
     const long long *seeds, *place, *first_counted;
     long long *control;

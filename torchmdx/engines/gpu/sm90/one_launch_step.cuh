@@ -4,6 +4,13 @@
 #pragma once
 #include "one_launch_edges.cuh"
 
+DEV double over_warp(double v)
+{
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+
 enum { MOST_IN_STEP = 64 }; // atoms: so many bits tell an atom's neighbours
 
 // In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, and rounded [N]. The
