@@ -7,11 +7,13 @@ cost: steps with and without `uncertainty=True`, float32, evaluated in turn, in 
 evaluations from NumPy positions to NumPy forces. replay_ms: medians of replays of their graphs, on a GPU. share: what
 the uncertainty adds, of replays where there are some. The covariance is that of a molecule's frames. error: the largest
 relative one of an atom's uncertainty and of the structure's, against the exact model in float64. force_difference:
-relative, 0 where the same kernels run. FOLDER (or $RELEASED_POTENTIALS) as for benchmarks.released. quality: on the
-frames of a test set that nothing was chosen by, per atom: RMS error, rank correlation of errors with uncertainties,
-miscalibration area, mean of -log of the Gaussian density. `members` potentials are trained with as many epochs each as
-the single one (method "ensemble"), and with as many in all (method "ensemble, equal cost"); their spreads are
-calibrated on the validation frames, as uncertainties are.
+relative, 0 where the same kernels run. Method "dynamics": wall time of a step in runs of few atoms. FOLDER (or
+$RELEASED_POTENTIALS) as for benchmarks.released.
+
+quality: on the frames of a test set that nothing was chosen by, per atom: RMS error, rank correlation of errors with
+uncertainties, miscalibration area, mean of -log of the Gaussian density. `members` potentials are trained with as many
+epochs each as the single one (method "ensemble"), and with as many in all (method "ensemble, equal cost"); their
+spreads are calibrated on the validation frames, as uncertainties are.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import yaml
 
 import torchmdx
 from benchmarks import record, released, systems
-from torchmdx import Batch, CapturedStep, Ensemble, Potential, System, evaluate
+from torchmdx import Batch, CapturedStep, Dynamics, Ensemble, Potential, System, evaluate
 from torchmdx.commands.cli import main as command
 from torchmdx.datasets import Store
 from torchmdx.datasets.splits import read_split
@@ -49,20 +51,24 @@ ROWS = (
     "organic-1/alanine_dipeptide", "aceff-1.1/alanine_dipeptide", "aceff-2.0/alanine_dipeptide", "organic-1/chignolin",
     "aceff-2.0/chignolin", "organic-1/dhfr", "organic-1/water8000",
 )  # fmt: skip
+FEW = 64  # atoms whose dynamics are measured
 MOST_EXACT = 5000  # atoms that are compared with the exact model in float64
 REPLAYS, ROUNDS = 2000, 15  # of each graph, as far as there is time, in so many rounds
-SECONDS = 4.0  # of replays
+SECONDS = 2.0  # of replays
+STEPS = 1000  # of dynamics, in so many rounds
 
 
 def known(potential: Potential) -> Potential:
     """The potential with the uncertainty of frames of a small molecule, as regular as those of a training."""
     size = last_layer_size(potential)
     numbers, positions, _ = systems.load("alanine_dipeptide")
-    random, exact = np.random.default_rng(1), copy.deepcopy(potential).cpu().double()
-    frames = [System.create(positions + 0.1 * random.normal(size=positions.shape), numbers) for _ in range(2 * size)]
+    random, exact = np.random.default_rng(1), copy.deepcopy(potential).double()
+    moved = positions + 0.1 * random.normal(size=(2 * size, *positions.shape))
+    frames = Batch.from_systems([System.create(x, numbers) for x in moved]).to(potential.device)
     exact = with_uncertainty(exact, Uncertainty(covariance=torch.eye(size, dtype=torch.float64), regulariser=1.0))
-    rows = [evaluate(exact, Batch.from_systems([one]), forces=False).last_inputs for one in frames]
-    means = torch.stack([row.mean(0) for row in rows if row is not None])
+    rows = evaluate(exact, frames, forces=False).last_inputs
+    assert rows is not None
+    means = rows.cpu().view(len(moved), len(numbers), size).mean(1)
     covariance = means.T @ means / len(means)
     least = 1e-8 * float(torch.linalg.eigvalsh(covariance)[-1])
     return with_uncertainty(potential, Uncertainty(covariance=covariance, regulariser=least))
@@ -100,19 +106,29 @@ def error_of(potential: Potential, system: System, found: StepResult) -> float |
     return max(float(np.abs(value / wanted - 1).max()) for value, wanted in pairs)
 
 
-def cost_of(kind: str, name: str, folder: Path | None, repeats: int) -> dict[str, Any] | None:
+def given(kind: str, name: str, folder: Path | None) -> tuple[Potential, System] | None:
+    """The potential, with an uncertainty, and the structure of a row; None without the potential."""
     path = released.find(folder, kind)
     if path is None:
         return None
     potential = torchmdx.load(path, dtype=torch.float32, device=released.DEVICE)
     assert isinstance(potential, Potential)
     numbers, positions, cell = systems.load(name)
-    system = System.create(positions, numbers, cell=cell, pbc=cell is not None)
-    doubtful = known(potential)
-    steps = {False: CapturedStep(potential, system), True: CapturedStep(doubtful, system, uncertainty=True)}
+    return known(potential), System.create(positions, numbers, cell=cell, pbc=cell is not None)
+
+
+def common(kind: str, name: str, method: str, system: System) -> dict[str, Any]:
+    keys = dict(zip(KEYS, ("cost", released.DEVICE, kind, name, method), strict=True))
+    return keys | {"atoms": system.num_atoms}
+
+
+def cost(kind: str, name: str, potential: Potential, system: System, repeats: int) -> dict[str, Any]:
+    """Of a step."""
+    positions = system.positions.numpy()
+    steps = {wanted: CapturedStep(potential, system, uncertainty=wanted) for wanted in (False, True)}
     times: dict[bool, list[float]] = {False: [], True: []}
     random, results = np.random.default_rng(0), {}
-    repeats = repeats if len(numbers) < MOST_EXACT else min(repeats, 20)
+    repeats = repeats if len(positions) < MOST_EXACT else min(repeats, 20)
     for number in range(repeats + 5):
         moved = positions + 0.01 * random.normal(size=positions.shape)
         for wanted, step in steps.items():
@@ -124,19 +140,35 @@ def cost_of(kind: str, name: str, folder: Path | None, repeats: int) -> dict[str
     forces = [results[wanted].forces for wanted in (False, True)]
     chosen = replays or {False: without, True: with_it}
     report = steps[True].report()
-    row = {
-        "kind": "cost", "device_kind": released.DEVICE, "potential": kind, "name": name, "method": "step",
-        "atoms": len(numbers), "ms_without": without, "ms_with": with_it,
+    return common(kind, name, "step", system) | {
+        "ms_without": without, "ms_with": with_it,
         "least_ms_without": 1e3 * min(times[False]), "least_ms_with": 1e3 * min(times[True]),
         "replay_ms_without": replays and replays[False], "replay_ms_with": replays and replays[True],
         "share": chosen[True] / chosen[False] - 1, "repeats": repeats,
-        "nodes": report.nodes, "nodes_without": steps[False].report().nodes,
+        "nodes_without": steps[False].report().nodes, "nodes_with": report.nodes,
         "force_difference": float(np.linalg.norm(forces[1] - forces[0]) / np.linalg.norm(forces[0])),
-        "error": error_of(doubtful, replace(system, positions=torch.from_numpy(moved)), results[True]),
+        "error": error_of(potential, replace(system, positions=torch.from_numpy(moved)), results[True]),
         "runs": steps[True].why, "engine": report.engine, "engine_without": steps[False].report().engine,
     }  # fmt: skip
-    print({key: value for key, value in row.items() if key not in KEYS[:2]}, flush=True)
-    return row
+
+
+def cost_in_dynamics(kind: str, name: str, potential: Potential, system: System) -> dict[str, Any]:
+    """Of a step of Langevin dynamics."""
+    runs = {
+        wanted: Dynamics(potential, system, timestep=0.5, temperature=300, seed=1, uncertainty=wanted)
+        for wanted in (False, True)
+    }
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(ROUNDS + 1):
+        for wanted, run in runs.items():
+            start = time.perf_counter()
+            run.run(STEPS)
+            times[wanted] += [1e3 * (time.perf_counter() - start) / STEPS] * (number > 0)
+    without, with_it = (float(np.median(times[wanted])) for wanted in (False, True))
+    same = np.array_equal(runs[False].snapshot().positions, runs[True].snapshot().positions)
+    return common(kind, name, "dynamics", system) | {
+        "ms_without": without, "ms_with": with_it, "share": with_it / without - 1, "same_positions": bool(same),
+    }  # fmt: skip
 
 
 def trained(folder: Path, frames: str, epochs: int, seed: int) -> Potential:
@@ -208,9 +240,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "cost":
         for asked in options.rows.split(","):
-            row = cost_of(*asked.split("/"), options.folder, options.repeats)
-            if row is not None:
-                record.update("uncertainty", [row], KEYS)
+            kind, name = asked.split("/")
+            if (made := given(kind, name, options.folder)) is None:
+                continue
+            rows = [cost(kind, name, *made, options.repeats)]
+            if released.GPU and made[1].num_atoms < FEW:
+                rows.append(cost_in_dynamics(kind, name, *made))
+            for row in rows:
+                print({key: value for key, value in row.items() if key not in KEYS[:2]}, flush=True)
+            record.update("uncertainty", rows, KEYS)
     else:
         record.update("uncertainty", quality(options.frames, options.epochs, options.members), KEYS)
     print(record.RESULTS / "uncertainty.json")

@@ -11,7 +11,7 @@ import torch
 from interpreter import DEVICE, needs_kernels
 from uncertain import expected, uncertain
 
-from torchmdx import Batch, Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
+from torchmdx import Batch, Calculator, CapturedStep, Ensemble, StepPool, System, TensorNet2Config, evaluate
 from torchmdx.engines.gpu.engine import GpuEngine, make_kernels
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.plan import Machine, Network, Workload, kernels, plan
@@ -220,21 +220,26 @@ def test_the_kernels_of_a_gpu_give_the_inputs_of_the_last_layer(kind, chain, mak
     product = UncertaintyProduct(single, on_device)
     for forces in (True, False):
         found = engine.run(on_device.positions, on_device.cell, edges, forces=forces)
-        assert found.uncertainties is None
-        for value, exact in zip(product(found.last_inputs), (of_systems, of_atoms), strict=True):
-            np.testing.assert_allclose(value.cpu(), exact, rtol=1e-4)
+        for made in (found.uncertainties, product(found.last_inputs)):
+            for value, exact in zip(made, (of_systems, of_atoms), strict=True):
+                np.testing.assert_allclose(value.cpu(), exact, rtol=1e-4)
 
 
 def test_a_plan_for_a_gpu_keeps_its_kernels(make_kind):
     """Few atoms have the same kernels with an uncertainty, which one launch computes itself."""
     machine = Machine(kind="gpu", name="a GPU", capability=(9, 0), multiprocessors=132, clusters=((8, 16),))
-    inside, behind = "CUDA C++, within the launch", "Triton, two kernels at the end"
-    for kind, atoms, runs in (("tensornet", 20, inside), ("tensornet", 200, behind), ("tensornet2", 20, behind)):
-        config = make_kind(kind).config
+    inside, beside, behind = "CUDA C++, in the launch", "Triton, a branch", "Triton, after the launch"
+    cases = (
+        (make_kind("tensornet").config, 20, inside),
+        (make_kind("tensornet").config, 200, beside),
+        (make_kind("tensornet2").config, 20, beside),
+        (TensorNet2Config(), 10, behind),
+    )
+    for config, atoms, runs in cases:
+        network = Network.of_config(config)
         found = [
-            plan(config, (), Workload(atoms=atoms, capacity=200, last_inputs=asked), "float32", machine, network)
+            plan(config, (), Workload(atoms=atoms, capacity=90, last_inputs=asked), "float32", machine, network)
             for asked in (False, True)
-            for network in (Network.of_config(config),)
         ]
         without, doubtful = (one.kernels for one in found)
         assert replace(doubtful, stages=()) == replace(without, stages=())

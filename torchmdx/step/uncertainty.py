@@ -6,7 +6,7 @@ See torchmdx/models/uncertainty.py: σ² = |fᵀ R|². Shapes are fixed, and not
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from torchmdx.models.potential import Potential
 from torchmdx.models.uncertainty import with_uncertainty
 from torchmdx.step.buffer_storage import SPREADS, UNCERTAINTIES, Doubts
 from torchmdx.structures.system import Batch
-
-if TYPE_CHECKING:
-    from torchmdx.step.uncertainty_kernels import UncertaintyKernels
 
 
 def doubts_of(potential: Potential | Ensemble) -> Doubts | None:
@@ -77,26 +74,17 @@ def wants_uncertainty(
 
 
 class UncertaintyProduct:
-    """σ(E) [S] and σ_i [N], eV, float64, of a batch from the inputs of the last layer [N,D]; in buffers, used again.
+    """σ(E) [S] and σ_i [N], eV, float64, of a batch from the inputs of the last layer [N,D]; buffers, reused on a CPU.
 
     Args:
         potential: With an uncertainty.
         batch: In the order of the inputs.
-
-    Attributes:
-        kernels: For inputs in float32 on a GPU.
     """
-
-    kernels: UncertaintyKernels | None = None
 
     def __init__(self, potential: Potential, batch: Batch) -> None:
         assert potential.uncertainty is not None
         self.batch, root = batch, potential.uncertainty.root
         self.root = root.to(potential.device)
-        if potential.device.type == "cuda" and potential.dtype == torch.float32:
-            from torchmdx.step.uncertainty_kernels import UncertaintyKernels
-
-            self.kernels = UncertaintyKernels(self.root, batch.system_index, batch.num_systems)
         # On the CPU: the matrix in the dtype of the inputs, and results that are reused.
         self.array = root.to(potential.dtype).numpy()
         self.ones = np.ones(batch.num_atoms, dtype=self.array.dtype)
@@ -105,8 +93,6 @@ class UncertaintyProduct:
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         batch = self.batch
-        if self.kernels is not None:
-            return self.kernels.run(inputs.contiguous())
         if inputs.is_cuda:  # in float64, whose products no setting of the process rounds
             products = inputs.double() @ self.root
             sums = products.new_zeros(batch.num_systems, len(self.root)).index_add(0, batch.system_index, products)

@@ -237,17 +237,13 @@ class Buffers:
     stress: Tensor  # [S,3,3] float64, the virial by volume; not a number without a volume
     scratch: Scratch
     present: PresentElements | None = None  # of element_sums.py
-    # Where they are results: inputs of the last layer [N,D], and uncertainties of the energy [S] and of that of atoms
-    # [N], float64, which only a single launch computes.
-    last_inputs: Tensor | None = None
-    uncertainties: tuple[Tensor, Tensor] | None = None
+    last_inputs: Tensor | None = None  # [N,D] of the last layer, for a potential with an uncertainty
+    uncertainties: tuple[Tensor, Tensor] | None = None  # [S], [N] float64
     windows: Windows | None = None  # of a chain of slabs, set by who allocates
 
     @classmethod
     def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None, *, last_inputs: int = 0) -> Buffers:
-        """last_inputs: D, of an uncertainty; 0: they are no results."""
         n, s = sizes.num_atoms, sizes.num_systems
-        of_systems, of_atoms = (sizes.new(count, dtype=torch.float64) for count in (s, n))
         return cls(
             sizes=sizes,
             energies=sizes.new(n, dtype=torch.float64),
@@ -258,19 +254,20 @@ class Buffers:
             scratch=Scratch.allocate(sizes),
             present=present,
             last_inputs=sizes.new(n, last_inputs) if last_inputs else None,
-            uncertainties=(of_systems, of_atoms) if last_inputs else None,
+            uncertainties=(sizes.new(s, dtype=torch.float64), sizes.new(n, dtype=torch.float64))
+            if last_inputs
+            else None,
         )
 
     @property
     def input_width(self) -> int:
-        """D of `last_inputs`; 0 without."""
         return 0 if self.last_inputs is None else self.last_inputs.shape[1]
 
     @property
     def num_bytes(self) -> int:
         """Device memory of all buffers."""
-        inputs = () if self.last_inputs is None else (self.last_inputs, *(self.uncertainties or ()))
-        results = (self.energies, self.energy, self.forces, self.virial, self.stress, *inputs)
+        doubts = () if self.last_inputs is None else (self.last_inputs, *(self.uncertainties or ()))
+        results = (self.energies, self.energy, self.forces, self.virial, self.stress, *doubts)
         tensors = [*results, *self.scratch.tensors(), *(self.windows.tensors() if self.windows else ())]
         return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())
 

@@ -50,11 +50,10 @@ def make_kernels(potential: Potential, *, priors: bool) -> FastTensorNet:
     return kind(potential, table=table, priors=priors)
 
 
-def outputs_of(model: FastTensorNet, found: Buffers, stress: Tensor | None) -> Outputs:
+def outputs_of(found: Buffers, stress: Tensor | None) -> Outputs:
     """The results of an evaluation."""
-    doubts = found.uncertainties if model.has_uncertainties else None
     given = (found.energy, found.energies, found.forces, stress)
-    return Outputs(*given, last_inputs=found.last_inputs, uncertainties=doubts)
+    return Outputs(*given, last_inputs=found.last_inputs, uncertainties=found.uncertainties)
 
 
 def workload_of(
@@ -207,4 +206,4 @@ class GpuEngine:
         batch = self.batch
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
         result = self.model.run(*inputs, forces=forces, virial=self.stress and forces, within=within_of(batch))
-        return outputs_of(self.model, result, result.stress if self.stress else None)
+        return outputs_of(result, result.stress if self.stress else None)

@@ -102,11 +102,7 @@ def planned(
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.
 
-    Args:
-        more: Macros of what the kernel computes beside energies and forces.
-
-    Raises:
-        ValueError: If there is no room, and as `launcher`.
+    more: macros of what else it computes. Raises ValueError if there is no room, and as `launcher`.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
     while (plan := AtomClusters.choose(num_atoms, most, network, edges)) is not None:
@@ -288,8 +284,8 @@ class OneLaunch:
         if self.has_uncertainties:
             assert out.last_inputs is not None
             assert out.uncertainties is not None
-            of_systems, of_atoms = out.uncertainties
-            results |= dict(last_inputs=out.last_inputs, system_doubts=of_systems, atom_doubts=of_atoms)
+            names = ("last_inputs", "system_doubts", "atom_doubts")
+            results |= dict(zip(names, (out.last_inputs, *out.uncertainties), strict=True))
         if self.virials:
             results |= dict(virial=out.virial, stress=out.stress)
         given: dict[str, Tensor | None] = {**inputs, **lists, **results, **tensors}

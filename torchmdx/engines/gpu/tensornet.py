@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
+from torchmdx.engines.gpu.branches import beside
 from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
 from torchmdx.engines.gpu.slab_layout import SlabLayout
 from torchmdx.engines.gpu.slab_windows import SlabShape, SlabWindows
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.element_functions import ElementFunctions, PresentElements
     from torchmdx.engines.gpu.many_atoms import Chain
     from torchmdx.engines.gpu.one_launch import OneLaunch
+    from torchmdx.engines.gpu.uncertainty import UncertaintyKernels
+
+UNCERTAINTY = 5  # number of a branch; charged.py and with_priors.py have others
 
 
 class FastTensorNet:
@@ -68,7 +72,6 @@ class FastTensorNet:
     """
 
     network_type: type[nn.Module] = TensorNet
-    has_uncertainties = False  # whether the last `run` computed those of the buffers
     plan: KernelPlan  # of the last `allocate`, as its `capacity`
     capacity: int
 
@@ -99,6 +102,7 @@ class FastTensorNet:
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
         self.uncertainty = potential.uncertainty  # then inputs of the last layer are results
+        self.doubts: UncertaintyKernels | None = None
         self.one_launch: OneLaunch | None = None
         self.tile_kernels: TileKernels | None = None
         self.outcomes: list[str] = []  # what of the plan could not be had, and why
@@ -147,6 +151,8 @@ class FastTensorNet:
             elements: Atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
                 neighbours are faster where these are few, and where neighbours have no others.
         """
+        from torchmdx.engines.gpu.uncertainty import UncertaintyKernels  # needs Triton
+
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False,
             last_inputs=self.uncertainty is not None, ordered=slabs is not None,
@@ -177,6 +183,7 @@ class FastTensorNet:
         if sizes.in_slabs:
             self.buffers.windows = SlabWindows.allocate(sizes, slabs or SlabShape(num_atoms, max(num_atoms, 1), 1))
         self.no_charge = sizes.new(max(num_systems, 1))
+        self.doubts = UncertaintyKernels.of(self.uncertainty, self.buffers)
         return self.buffers
 
     def _present(self, elements: Sequence[int]) -> PresentElements | None:
@@ -248,20 +255,23 @@ class FastTensorNet:
             charge = self.no_charge
         single, wanted = self.single, forces or virial
         served = single and (single.virials or not virial) and (wanted or not single.needs_forces)
-        self.has_uncertainties = False
         if single and served and between is None and within is None:
-            self.has_uncertainties = single.has_uncertainties
             single.run(positions, atomic_numbers, system_index, cell, charge, edges, forces=wanted)
+            if self.doubts is not None and not single.has_uncertainties:
+                self.doubts.run(system_index)
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
         inputs = inputs if within is None else (*inputs, within)
         chain = self.chain_type(buffers)(self, buffers, *inputs)
         chain.forward(keep=forces or virial)
-        if between is not None:
-            between(chain)
-        if forces or virial:
-            chain.backward(virial)
-        chain.total(virial)
+        with beside(self.device, UNCERTAINTY) as branch:
+            if self.doubts is not None:
+                branch.run(functools.partial(self.doubts.run, system_index))
+            if between is not None:
+                between(chain)
+            if forces or virial:
+                chain.backward(virial)
+            chain.total(virial)
         return buffers
 
     def choose_tiles(self, num_atoms: int) -> Tiles:

@@ -124,7 +124,7 @@ class GpuPriorEngine:
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, inner)
         if self.model.single is not None and forces:
             found = self.model.run(*inputs)
-            return outputs_of(self.model, found, None)
+            return outputs_of(found, None)
         virial, within = self.stress and forces, within_of(batch)
         with beside(positions.device, BRANCH) as branch:
             priors = _Priors(self, batch, edges, forces, virial, branch)
@@ -132,7 +132,7 @@ class GpuPriorEngine:
         stress = found.stress
         if isinstance(priors.virial, Tensor):
             stress = per_volume(found.virial + priors.virial, cell)
-        return outputs_of(self.model, found, stress if self.stress else None)
+        return outputs_of(found, stress if self.stress else None)
 
     def _nearer(self, batch: Batch, edges: Edges) -> Edges:
         """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""

@@ -270,10 +270,17 @@ def _uncertainty(work: Workload, kernels: KernelPlan) -> list[Stage]:
     """What makes the uncertainty of the energy of the inputs of the last layer."""
     if not work.last_inputs:
         return []
-    inside, behind = "CUDA C++, within the launch", "Triton, two kernels at the end"
+    name, inside, beside, behind = (
+        "uncertainty",
+        "CUDA C++, in the launch",
+        "Triton, a branch",
+        "Triton, after the launch",
+    )
     if kernels.one_launch and kernels.clusters is None:
-        return [Stage("uncertainty", inside, "its blocks have all inputs of the last layer", behind)]
-    return [Stage("uncertainty", behind, "kernels of the head tell the inputs of the last layer")]
+        return [Stage(name, inside, "its blocks have the inputs of the last layer", behind)]
+    if kernels.one_launch:
+        return [Stage(name, behind, "its blocks tell the inputs of the last layer")]
+    return [Stage(name, beside, "kernels of the head tell the inputs of the last layer, before the backward pass")]
 
 
 def _near(config: Any, work: Workload) -> list[Stage]:

@@ -1,57 +1,22 @@
-"""The uncertainty of the energy on a GPU, in two kernels (Triton): σ² = |fᵀ R|² of atoms, and of sums over systems."""
+"""The uncertainty of the energy, in two kernels: σ² = |fᵀ R|² of atoms, and of sums over systems.
 
-from __future__ import annotations
+::
 
-import torch
+    | buffer | shape | holds |
+    |---|---|---|
+    | INPUTS | [N,SIZE] | f, the inputs of the last layer |
+    | ROOT | [WIDTH,WIDTH] | R, padded with zeros |
+    | PRODUCTS | [N,WIDTH] | f R; of one system the sums over the atoms of a program [..,WIDTH] |
+    | SQUARES | [PARTS,N] | sums over some columns of the squares of f R |
+    | OF_SYSTEMS, OF_ATOMS | [S], [N] float64 | σ |
+"""
+
 import triton
 import triton.language as tl
-from torch import Tensor
-
-ROWS, COLUMNS = 16, 32  # atoms and columns of R of a program
-BLOCK = 128  # of atoms whose columns are combined, and of what a system sums, at a time
-SUMMED = 32
-
-
-class UncertaintyKernels:
-    """Memory and launches for one batch.
-
-    Args:
-        root: R [D,D].
-        system_index: [N] ascending.
-    """
-
-    def __init__(self, root: Tensor, system_index: Tensor, num_systems: int) -> None:
-        device, self.system_index = system_index.device, system_index
-        self.num_atoms, self.num_systems, self.size = len(system_index), num_systems, len(root)
-        self.width = triton.cdiv(self.size, COLUMNS) * COLUMNS
-        self.root = torch.zeros(self.width, self.width, device=device)
-        self.root[: self.size, : self.size] = root
-        self.blocks = triton.cdiv(self.num_atoms, ROWS)
-        # Of one system, sums over a program's atoms.
-        summands = self.blocks if num_systems == 1 else self.num_atoms
-        self.products = torch.zeros(summands, self.width, device=device)
-        self.squares = torch.zeros(self.width // COLUMNS, self.num_atoms, device=device)
-        new = dict(dtype=torch.float64, device=device)
-        self.of_systems, self.of_atoms = torch.zeros(num_systems, **new), torch.zeros(self.num_atoms, **new)
-
-    def run(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """σ(E) [S] and σ_i [N], eV, float64, from the inputs of the last layer [N,D], float32; in buffers."""
-        alone, columns = self.num_systems == 1, self.width // COLUMNS
-        _multiply[(self.blocks, columns)](
-            inputs, self.root, self.products, self.squares, self.num_atoms, SIZE=self.size, WIDTH=self.width,
-            ROWS=ROWS, COLUMNS=COLUMNS, ALONE=alone, num_warps=2,
-        )  # fmt: skip
-        combined = triton.cdiv(self.num_atoms, BLOCK)
-        _combine[(combined + self.num_systems,)](
-            self.products, self.squares, self.system_index, self.of_systems, self.of_atoms, self.num_atoms,
-            len(self.products), combined, WIDTH=self.width, PADDED=triton.next_power_of_2(self.width),
-            PARTS=columns, BLOCK=BLOCK, SUMMED=SUMMED, SEARCH=1024, ALONE=alone, num_warps=8,
-        )  # fmt: skip
-        return self.of_systems, self.of_atoms
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
-def _multiply(
+def multiply(
     INPUTS, ROOT, PRODUCTS, SQUARES, num_atoms,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
@@ -73,7 +38,7 @@ def _multiply(
 
 
 @triton.jit(do_not_specialize=["num_atoms", "summands", "combined"])
-def _combine(
+def combine(
     PRODUCTS, SQUARES, SYSTEM, OF_SYSTEMS, OF_ATOMS, num_atoms, summands, combined,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, SUMMED: tl.constexpr,
     SEARCH: tl.constexpr, ALONE: tl.constexpr,
