@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import ase.io
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 from interpreter import DEVICE, needs_kernels
 from uncertain import expected, uncertain
 
-from torchmdx import Batch, Calculator, CapturedStep, Ensemble, StepPool, System, evaluate
+from torchmdx import Batch, Calculator, CapturedStep, Ensemble, StepPool, System, TensorNet2Config, evaluate
 from torchmdx.engines.gpu.engine import GpuEngine, make_kernels
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
-from torchmdx.engines.plan import Machine, Network, Workload, plan
+from torchmdx.engines.plan import Machine, Network, Workload, kernels, plan
+from torchmdx.engines.plan.launch_sizes import launch_sizes as sizes
 from torchmdx.engines.registry import RegisteredEngine
 from torchmdx.neighbors.search import EdgeSearch
 from torchmdx.step import change
@@ -196,9 +198,12 @@ def test_the_plan_says_what_runs(make_kind):
 
 
 @needs_kernels
+@pytest.mark.parametrize("chain", ["rows", "blocks"])
 @pytest.mark.parametrize("kind", ["tensornet", "tensornet-gated", "tensornet2", "coulomb"])
-def test_the_kernels_of_a_gpu_give_the_inputs_of_the_last_layer(kind, make_kind, systems):
+def test_the_kernels_of_a_gpu_give_the_inputs_of_the_last_layer(kind, chain, make_kind, systems, monkeypatch):
     potential = uncertain(make_kind(kind))
+    if chain == "blocks":
+        monkeypatch.setattr(kernels, "launch_sizes", lambda *given, **more: replace(sizes(*given, **more), row=None))
     batch = Batch.from_systems(systems[::2] if kind == "tensornet" else systems[:1])
     of_systems, of_atoms = expected(potential, batch)
     single = copy.deepcopy(potential).float().to(DEVICE)
@@ -211,23 +216,33 @@ def test_the_kernels_of_a_gpu_give_the_inputs_of_the_last_layer(kind, make_kind,
     search = EdgeSearch(single.search_cutoff(on_device))
     edges = search.allocate(on_device)
     engine.reserve(edges.capacity)
-    assert engine.model.plan.chain == "blocks"
+    assert engine.model.plan.chain == chain
     product = UncertaintyProduct(single, on_device)
     for forces in (True, False):
         found = engine.run(on_device.positions, on_device.cell, edges, forces=forces)
-        for value, exact in zip(product(found.last_inputs), (of_systems, of_atoms), strict=True):
-            np.testing.assert_allclose(value.cpu(), exact, rtol=1e-4)
+        for made in (found.uncertainties, product(found.last_inputs)):
+            for value, exact in zip(made, (of_systems, of_atoms), strict=True):
+                np.testing.assert_allclose(value.cpu(), exact, rtol=1e-4)
 
 
-def test_a_plan_for_a_gpu_keeps_features(make_kind):
+def test_a_plan_for_a_gpu_keeps_its_kernels(make_kind):
+    """Few atoms have the same kernels with an uncertainty, which one launch computes itself."""
     machine = Machine(kind="gpu", name="a GPU", capability=(9, 0), multiprocessors=132, clusters=((8, 16),))
-    for kind in ("tensornet", "tensornet2"):
-        config = make_kind(kind).config
-        for asked, engine_stages in ((True, 1), (False, 0)):
-            work = Workload(atoms=20, capacity=200, last_inputs=asked)
-            found = plan(config, (), work, "float32", machine, Network.of_config(config))
-            assert found.engine == "fused"
-            assert sum(stage.name == "uncertainty" for stage in found.stages) == engine_stages
-            assert (found.kernels.chain, found.kernels.one_launch) == ("blocks", False) if asked else True
-            reasons = [stage.why for stage in found.stages if stage.name == "launches"]
-            assert ("keeps none" in reasons[0]) is asked
+    inside, beside, behind = "CUDA C++, in the launch", "Triton, a branch", "Triton, after the launch"
+    cases = (
+        (make_kind("tensornet").config, 20, inside),
+        (make_kind("tensornet").config, 200, beside),
+        (make_kind("tensornet2").config, 20, beside),
+        (TensorNet2Config(), 10, behind),
+    )
+    for config, atoms, runs in cases:
+        network = Network.of_config(config)
+        found = [
+            plan(config, (), Workload(atoms=atoms, capacity=90, last_inputs=asked), "float32", machine, network)
+            for asked in (False, True)
+        ]
+        without, doubtful = (one.kernels for one in found)
+        assert replace(doubtful, stages=()) == replace(without, stages=())
+        assert doubtful.stages == without.stages
+        assert [stage.runs for stage in found[1].stages if stage.name == "uncertainty"] == [runs]
+        assert not any(stage.name == "uncertainty" for stage in found[0].stages)

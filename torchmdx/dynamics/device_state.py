@@ -95,6 +95,8 @@ class DeviceState:
             "state_velocities": self.velocities,
             "state_forces": self.forces,
             "state_energy": self.energy,
+            "state_doubt": self.energy_doubt,
+            "state_largest": self.largest_doubt,
             "inverse_masses": self.inverse_masses,
             "masses": self.masses,
             "counted": self.counted,

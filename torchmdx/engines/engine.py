@@ -19,7 +19,8 @@ class Outputs:
     """energy [S] and energies [N] float64, forces [N,3], stress [S,3,3] if requested; eV and Å.
 
     For an ensemble also energy_spread [S] and force_spread [N], float64. For a potential with an uncertainty the inputs
-    of its last layer [N,D], zero for atoms that a domain does not own.
+    of its last layer [N,D], zero for atoms that a domain does not own, and from an engine that computes them also the
+    uncertainties of energy [S] and energies [N], float64.
     """
 
     energy: Tensor
@@ -29,6 +30,7 @@ class Outputs:
     energy_spread: Tensor | None = None
     force_spread: Tensor | None = None
     last_inputs: Tensor | None = None
+    uncertainties: tuple[Tensor, Tensor] | None = None
 
     @property
     def spread(self) -> tuple[Tensor, Tensor] | None:

@@ -10,6 +10,7 @@ from torchmdx.engines.cpu.engine import CpuEngine
 from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
+from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.search import EdgeSearch
@@ -166,6 +167,9 @@ class StepState:
             return
         whole = self.with_forces and not self.periodic
         if whole and launch_whole(self.engine, buffers, self.search, self.ordered, kind):
+            assert isinstance(self.engine, GpuEngine)
+            assert self.engine.model.buffers is not None
+            self.inputs_kept = self.engine.model.buffers.last_inputs
             return
         buffers.prepare(self.ordered.system_index, from_host=kind == "host")
         edges = self.search.update(buffers.positions, buffers.cell)
@@ -176,7 +180,7 @@ class StepState:
         if self.product is not None:
             assert outputs.last_inputs is not None, f"the engine {self.engine.name} returns no inputs of the last layer"
             self.inputs_kept = outputs.last_inputs
-            doubts = self.product(outputs.last_inputs)
+            doubts = outputs.uncertainties or self.product(outputs.last_inputs)
         results = (outputs.energy, outputs.energies, forces, outputs.stress, doubts)
         buffers.finish(edges, *results, to_host=kind == "host", read=kind != "steps")
 

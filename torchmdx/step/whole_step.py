@@ -15,6 +15,7 @@ from torch import Tensor
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.neighbors.search import EdgeSearch
+from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.buffers import StepBuffers
 from torchmdx.structures.system import Batch
 
@@ -96,6 +97,10 @@ def launch_step(
     }
     model = engine.model
     assert model.one_launch is not None
+    if model.one_launch.has_uncertainties:
+        of_systems, of_atoms = UNCERTAINTIES
+        tensors |= {"system_doubts_out": buffers.outputs[of_systems], "atom_doubts_out": buffers.outputs[of_atoms]}
+        tensors["most_doubt"] = buffers.most
     charge = ordered.charge if model.config.charge_factor else model.no_charge
     atoms = (buffers.places, ordered.atomic_numbers, ordered.system_index, buffers.box, charge)
     if moving is None:

@@ -237,11 +237,12 @@ class Buffers:
     stress: Tensor  # [S,3,3] float64, the virial by volume; not a number without a volume
     scratch: Scratch
     present: PresentElements | None = None  # of element_sums.py
-    features: Tensor | None = None  # [N,C] of atoms, before the activation of a readout; where they are results
+    last_inputs: Tensor | None = None  # [N,D] of the last layer, for a potential with an uncertainty
+    uncertainties: tuple[Tensor, Tensor] | None = None  # [S], [N] float64
     windows: Windows | None = None  # of a chain of slabs, set by who allocates
 
     @classmethod
-    def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None, *, features: bool = False) -> Buffers:
+    def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None, *, last_inputs: int = 0) -> Buffers:
         n, s = sizes.num_atoms, sizes.num_systems
         return cls(
             sizes=sizes,
@@ -252,14 +253,21 @@ class Buffers:
             stress=sizes.new(s, 3, 3, dtype=torch.float64),
             scratch=Scratch.allocate(sizes),
             present=present,
-            features=sizes.new(n, sizes.channels) if features else None,
+            last_inputs=sizes.new(n, last_inputs) if last_inputs else None,
+            uncertainties=(sizes.new(s, dtype=torch.float64), sizes.new(n, dtype=torch.float64))
+            if last_inputs
+            else None,
         )
+
+    @property
+    def input_width(self) -> int:
+        return 0 if self.last_inputs is None else self.last_inputs.shape[1]
 
     @property
     def num_bytes(self) -> int:
         """Device memory of all buffers."""
-        features = () if self.features is None else (self.features,)
-        results = (self.energies, self.energy, self.forces, self.virial, self.stress, *features)
+        doubts = () if self.last_inputs is None else (self.last_inputs, *(self.uncertainties or ()))
+        results = (self.energies, self.energy, self.forces, self.virial, self.stress, *doubts)
         tensors = [*results, *self.scratch.tensors(), *(self.windows.tensors() if self.windows else ())]
         return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors}.values())
 

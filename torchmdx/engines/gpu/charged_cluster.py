@@ -202,6 +202,8 @@ class ChargedClusters:
             system=chain.system, row_ptr=e.row_ptr, source=e.source, target=e.target, shifts=e.shifts,
             energies=chain.buffers.energies, **self.memory,
         )  # fmt: skip
+        if chain.buffers.last_inputs is not None:
+            given["last_inputs"] = chain.buffers.last_inputs
         wide = {f"wide_{name}": given[name].dtype == torch.float64 for name in ("positions", "cell", "charge")}
         return OneLaunchStruct(**addresses(given), **self.fixed, **wide)
 

@@ -96,7 +96,7 @@ class ChargedLaunch(ChargedClusters):
         coulomb: Of predicted charges, of one system without periodic directions; None: there are no other energies.
     """
 
-    virials, needs_forces = False, True
+    virials, needs_forces, has_uncertainties = False, True, False
 
     def __init__(
         self,

@@ -119,10 +119,10 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
             b.inverse_of(after), None if self.last_charges else w.layers[i].mix_out_back,
             y if b.gradient is None else b.gradient.x, b.p,
             w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
-            h.back, h.more, h.more_back, h.constants, w.references, self.numbers, self.buffers.energies, self.work,
-            self.epsilons[1], *self._charges_of(i + 1 if charges else i),
+            h.back, h.more, h.more_back, h.constants, w.references, self.numbers, self.buffers.energies,
+            self.buffers.last_inputs, self.work, self.epsilons[1], *self._charges_of(i + 1 if charges else i),
             HEAD=h.width, LAYERS=h.num_layers, K=self.charged.charges, READOUT=self.readout, KEEP=keep, LAST=last,
-            CHARGES=charges, **self.reflections, **options,
+            CHARGES=charges, INPUT_WIDTH=self.buffers.input_width, **self.reflections, **options,
         )  # fmt: skip
         if charges:
             self._equilibrate(i + 1)

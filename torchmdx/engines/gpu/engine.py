@@ -18,19 +18,17 @@ from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import Plan, Workload
 from torchmdx.engines.plan.kernels import SLABS
-from torchmdx.models.activations import ACTIVATIONS
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2
-from torchmdx.models.uncertainty import last_layer_inputs
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.compile_cache import CacheError, CompileError
 from torchmdx.runtime.cuda_kernel import DriverError
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
-from torchmdx.runtime.isolation import isolated
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
 
 if TYPE_CHECKING:
+    from torchmdx.engines.gpu.buffers import Buffers
     from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 
 log = logging.getLogger(__name__)
@@ -49,22 +47,13 @@ def make_kernels(potential: Potential, *, priors: bool) -> FastTensorNet:
     """A potential's kernels. priors: leave them out; otherwise a potential with priors is refused."""
     kind = kernels_for(potential)
     table = table_of(potential.network, kind.tabulated)
-    made = kind(potential, table=table, priors=priors)
-    made.keeps_features = potential.uncertainty is not None
-    return made
+    return kind(potential, table=table, priors=priors)
 
 
-@isolated
-def last_inputs_of(model: FastTensorNet, potential: Potential) -> Tensor | None:
-    """Inputs of the last layer [N,D] in the last evaluation; None for a potential without an uncertainty."""
-    if potential.uncertainty is None:
-        return None
-    assert model.buffers is not None
-    assert model.buffers.features is not None
-    features, config = model.buffers.features[:, : potential.config.num_channels], potential.config
-    if config.readout_activation:
-        features = ACTIVATIONS[config.activation]()(features)
-    return last_layer_inputs(potential, features)
+def outputs_of(found: Buffers, stress: Tensor | None) -> Outputs:
+    """The results of an evaluation."""
+    given = (found.energy, found.energies, found.forces, stress)
+    return Outputs(*given, last_inputs=found.last_inputs, uncertainties=found.uncertainties)
 
 
 def workload_of(
@@ -90,7 +79,9 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
         alone: As for `Workload`.
     """
     elements = batch.atomic_numbers.unique().tolist()
-    work = workload_of(batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.keeps_features)
+    work = workload_of(
+        batch, capacity, len(elements), stress=stress, alone=alone, last_inputs=model.uncertainty is not None
+    )
     plan = model.planned(replace(work, memory=model.memory, ordered=model.layout.rows is not None))
     model.outcomes = []
     if isinstance(model, FastTensorNet2) and plan.edge_maps:
@@ -215,5 +206,4 @@ class GpuEngine:
         batch = self.batch
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, edges)
         result = self.model.run(*inputs, forces=forces, virial=self.stress and forces, within=within_of(batch))
-        last_inputs, tension = last_inputs_of(self.model, self.potential), result.stress if self.stress else None
-        return Outputs(result.energy, result.energies, result.forces, tension, last_inputs=last_inputs)
+        return outputs_of(result, result.stress if self.stress else None)

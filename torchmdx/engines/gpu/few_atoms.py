@@ -66,9 +66,10 @@ class RowChain(Chain):
             b.inverse_of(after), following.mix_in, y if last else b.y[after],
             here.mix_out_back, y if b.gradient is None else b.gradient.x, b.p,
             w.read_scale, w.read_offset, w.read, w.read_bias, w.read_back, h.into, h.bias, h.last,
-            h.back, h.more, h.more_back, h.constants, w.references, self.numbers, self.buffers.energies, self.work,
-            self.epsilons[1], HEAD=h.width, LAYERS=h.num_layers, GATED=h.gated, READOUT=self.readout, KEEP=keep,
-            LAST=last, **self.reflections, **self._options(),
+            h.back, h.more, h.more_back, h.constants, w.references, self.numbers, self.buffers.energies,
+            self.buffers.last_inputs, self.work, self.epsilons[1], HEAD=h.width, LAYERS=h.num_layers, GATED=h.gated,
+            READOUT=self.readout, KEEP=keep, LAST=last, INPUT_WIDTH=self.buffers.input_width, **self.reflections,
+            **self._options(),
         )  # fmt: skip
 
     def backward(self, virial: bool) -> None:

@@ -129,29 +129,30 @@ class Chain(ChainWalks):
     def _head(self, keep: bool, rows: slice) -> None:
         """Energies of some atoms from their features, and the gradient of the features if `keep`."""
         b, w, h, count = self.b, self.weights, self.weights.head, rows.stop - rows.start
-        numbers, energies = self.numbers[rows], self.buffers.energies[rows]
+        numbers, energies, inputs = self.numbers[rows], self.buffers.energies[rows], self.buffers.last_inputs
+        inputs = None if inputs is None else inputs[rows]
         atoms = count if self.within is None else self.atoms(0)
-        if self.buffers.features is not None:  # before the kernels of the head put a gradient in their place
-            self.buffers.features[rows].copy_(b.features[:count])
         if h.gated:
-            self._gated_head(keep, numbers, energies, atoms)
+            self._gated_head(keep, numbers, energies, inputs, atoms)
             return
         readout.read_energies[(triton.cdiv(count, ATOMS),)](
             b.features, b.features if b.gradient is None else b.gradient.features, b.head, h.into, h.more, h.bias,
-            h.last, h.constants, w.references, numbers, energies, atoms, HEAD=h.width, LAYERS=h.num_layers,
-            GRADIENT=keep, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c),
+            h.last, h.constants, w.references, numbers, energies, inputs, atoms, HEAD=h.width, LAYERS=h.num_layers,
+            GRADIENT=keep, INPUT_WIDTH=self.buffers.input_width, CHANNELS=self.c, ATOMS=ATOMS, STEP=min(32, self.c),
             READOUT=self.readout, **self.activation, num_warps=self.tiles.head_warps,
         )  # fmt: skip
 
-    def _gated_head(self, keep: bool, numbers: Tensor, energies: Tensor, atoms: int | Tensor) -> None:
+    def _gated_head(
+        self, keep: bool, numbers: Tensor, energies: Tensor, inputs: Tensor | None, atoms: int | Tensor
+    ) -> None:
         """`_head` of a gated head."""
         b, h, z = self.b, self.weights.head, self.b.head
         self._multiply(b.features, self.split.head[0], h.bias[0], z[0], "bias", activation=self.readout)
         for k in range(1, h.num_layers):
             self._multiply_halves(z[k - 1], self.split.head[k], h.bias[k], z[k], atoms, back=False)
         gated_head.gated_energies[(triton.cdiv(len(numbers), ATOMS),)](
-            z[-1], h.last, h.constants, self.weights.references, numbers, energies, atoms,
-            CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, **self.activation,
+            z[-1], h.last, h.constants, self.weights.references, numbers, energies, inputs, atoms,
+            CHANNELS=self.c, ATOMS=ATOMS, GRADIENT=keep, INPUT_WIDTH=self.buffers.input_width, **self.activation,
         )  # fmt: skip
         if keep:
             for k in reversed(range(1, h.num_layers)):

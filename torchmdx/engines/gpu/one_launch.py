@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu.one_launch_weights import pack_matrices, pack_tables, pack_vectors, widened
+from torchmdx.engines.gpu.one_launch_weights import pack_matrices, pack_root, pack_tables, pack_vectors, widened
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import (
     CHANNELS,
@@ -95,19 +95,18 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
 
 
 def planned(
-    num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, *, virials: bool = False
+    num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, more: tuple[tuple[str, int], ...] = ()
 ) -> tuple[AtomClusters, ClusterKernel]:
     """The plan for a number of atoms on a device, and its kernel.
 
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.
 
-    Raises:
-        ValueError: If there is no room, and as `launcher`.
+    more: macros of what else it computes. Raises ValueError if there is no room, and as `launcher`.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
     while (plan := AtomClusters.choose(num_atoms, most, network, edges)) is not None:
-        kernel = launcher(device, tuple(plan.constants.items()) + (("VIRIALS_TOO", 1),) * virials)
+        kernel = launcher(device, (*plan.constants.items(), *more))
         found = kernel.most_clusters(MOST_SHARED_BYTES)
         if plan.clusters <= found:
             return plan, kernel
@@ -132,6 +131,7 @@ class OneLaunch:
     ) -> None:
         sizes, w = buffers.sizes, widened(model.weights)
         self.virials, layers = virials, len(w.layers)
+        self.has_uncertainties = model.uncertainty is not None
         self.plan, self.kernel, self.buffers, self._make_moving = plan, kernel, buffers, make_moving
         n, slots, new = sizes.num_atoms, sizes.slots, sizes.new
         steps = self.serves_steps
@@ -163,6 +163,10 @@ class OneLaunch:
             "counters": new(3, dtype=torch.int64),
             "kept": None if plan.keep else new(blocks, plan.per * plan.network.kept),
         }
+        if model.uncertainty is not None:
+            packed = pack_root(model.uncertainty.root, gated=w.head.gated)
+            self.memory["root"] = packed.to(sizes.device)
+            self.memory["told_rows"] = new(2, n, packed.shape[0] * packed.shape[1], 4)
         table = self.memory["table"]
         assert table is not None
         self.fixed = {name: None if value is None else value.data_ptr() for name, value in self.memory.items()}
@@ -186,8 +190,10 @@ class OneLaunch:
         if sizes.slots > serves.MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {serves.MOST_SLOTS} edges, got {sizes.slots}")
         network = ClusterNetwork.of(model.config)
-        plan, kernel = planned(sizes.num_atoms, sizes.slots, network, sizes.device, virials=virials)
-        constants = tuple(plan.constants_of_steps(sizes.num_atoms).items())
+        uncertain = (("UNCERTAINTY_TOO", 1),) * (model.uncertainty is not None)
+        more = (("VIRIALS_TOO", 1),) * virials + uncertain
+        plan, kernel = planned(sizes.num_atoms, sizes.slots, network, sizes.device, more)
+        constants = (*plan.constants_of_steps(sizes.num_atoms).items(), *uncertain)
         moving = functools.partial(launcher, sizes.device, constants)
         return cls(model, buffers, plan, kernel, moving, virials=virials)
 
@@ -275,6 +281,11 @@ class OneLaunch:
         inputs = dict(positions=positions, cell=cell, charge=charge, numbers=numbers, system=system)
         lists = dict(row_ptr=edges.row_ptr, source=edges.source, target=edges.target, shifts=edges.shifts)
         results = dict(energies=out.energies, energy=out.energy, forces=out.forces)
+        if self.has_uncertainties:
+            assert out.last_inputs is not None
+            assert out.uncertainties is not None
+            names = ("last_inputs", "system_doubts", "atom_doubts")
+            results |= dict(zip(names, (out.last_inputs, *out.uncertainties), strict=True))
         if self.virials:
             results |= dict(virial=out.virial, stress=out.stress)
         given: dict[str, Tensor | None] = {**inputs, **lists, **results, **tensors}

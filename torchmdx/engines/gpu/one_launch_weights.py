@@ -143,6 +143,18 @@ def pack_vectors(w: Weights, *, usual: bool = False) -> Tensor:
     return torch.stack(rows).contiguous()
 
 
+def pack_root(root: Tensor, *, gated: bool) -> Tensor:
+    """[SHARES,W,I,4]: R [D,D] of an uncertainty, three of a block's columns in each word; see OWN_WORDS in the kernel.
+
+    The inputs I are those of hidden channels, padded, and that of the bias.
+    """
+    inputs = (CHANNELS if gated else HEAD) + 1
+    words = SHARES * -(-inputs // (3 * SHARES))
+    rows = torch.cat([padded(root[:-1], inputs - 1, len(root)), root[-1:]])
+    columns = padded(rows, inputs, 3 * words).float().unflatten(1, (SHARES, words // SHARES, 3))
+    return torch.nn.functional.pad(columns.permute(1, 2, 0, 3), (0, 1)).contiguous()
+
+
 def _packed(blocks: list[Tensor]) -> Tensor:
     """[SHARES,F/4,THREADS,4] from the matrices [G,K,WIDE] of every block: G groups of its columns.
 

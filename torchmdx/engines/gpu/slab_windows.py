@@ -172,7 +172,7 @@ class SlabWindows:
         )
         return replace(
             whole, sizes=replace(whole.sizes, num_atoms=count), energies=whole.energies[atoms], scratch=scratch,
-            windows=None, features=None if whole.features is None else whole.features[atoms],
+            windows=None, last_inputs=None if whole.last_inputs is None else whole.last_inputs[atoms],
         )  # fmt: skip
 
 

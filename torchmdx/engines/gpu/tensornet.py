@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
+from torchmdx.engines.gpu.branches import beside
 from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
 from torchmdx.engines.gpu.slab_layout import SlabLayout
 from torchmdx.engines.gpu.slab_windows import SlabShape, SlabWindows
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.element_functions import ElementFunctions, PresentElements
     from torchmdx.engines.gpu.many_atoms import Chain
     from torchmdx.engines.gpu.one_launch import OneLaunch
+    from torchmdx.engines.gpu.uncertainty import UncertaintyKernels
+
+UNCERTAINTY = 5  # number of a branch; charged.py and with_priors.py have others
 
 
 class FastTensorNet:
@@ -97,7 +101,8 @@ class FastTensorNet:
         self.split_weights = SplitWeights.of(self.weights)
         self.epsilons = (potential.network.embedding.norm.eps, potential.network.norm.eps)
         self.buffers: Buffers | None = None
-        self.keeps_features = False  # whether features of atoms are results, which `Buffers.features` has
+        self.uncertainty = potential.uncertainty  # then inputs of the last layer are results
+        self.doubts: UncertaintyKernels | None = None
         self.one_launch: OneLaunch | None = None
         self.tile_kernels: TileKernels | None = None
         self.outcomes: list[str] = []  # what of the plan could not be had, and why
@@ -146,9 +151,11 @@ class FastTensorNet:
             elements: Atomic numbers of the atoms that will be evaluated, each once, as far as they are known. Sums over
                 neighbours are faster where these are few, and where neighbours have no others.
         """
+        from torchmdx.engines.gpu.uncertainty import UncertaintyKernels  # needs Triton
+
         work = Workload(
             atoms=num_atoms, systems=num_systems, capacity=capacity, elements=len(elements), forces=forces, alone=False,
-            last_inputs=self.keeps_features, ordered=slabs is not None,
+            last_inputs=self.uncertainty is not None, ordered=slabs is not None,
         )  # fmt: skip
         plan = plan or self.planned(work, tiles)
         self.plan, self.capacity = plan, capacity
@@ -171,10 +178,12 @@ class FastTensorNet:
         present = self._present(elements) if plan.by_elements else None
         sizes = replace(sizes, sums=0 if present is None else present.count * present.functions.count)
         self.one_launch = None
-        self.buffers = Buffers.allocate(sizes, present, features=self.keeps_features)
+        last_inputs = 0 if self.uncertainty is None else self.uncertainty.size
+        self.buffers = Buffers.allocate(sizes, present, last_inputs=last_inputs)
         if sizes.in_slabs:
             self.buffers.windows = SlabWindows.allocate(sizes, slabs or SlabShape(num_atoms, max(num_atoms, 1), 1))
         self.no_charge = sizes.new(max(num_systems, 1))
+        self.doubts = UncertaintyKernels.of(self.uncertainty, self.buffers)
         return self.buffers
 
     def _present(self, elements: Sequence[int]) -> PresentElements | None:
@@ -248,16 +257,21 @@ class FastTensorNet:
         served = single and (single.virials or not virial) and (wanted or not single.needs_forces)
         if single and served and between is None and within is None:
             single.run(positions, atomic_numbers, system_index, cell, charge, edges, forces=wanted)
+            if self.doubts is not None and not single.has_uncertainties:
+                self.doubts.run(system_index)
             return buffers
         inputs: tuple[Tensor | Edges, ...] = (positions, atomic_numbers, system_index, cell, charge, edges)
         inputs = inputs if within is None else (*inputs, within)
         chain = self.chain_type(buffers)(self, buffers, *inputs)
         chain.forward(keep=forces or virial)
-        if between is not None:
-            between(chain)
-        if forces or virial:
-            chain.backward(virial)
-        chain.total(virial)
+        with beside(self.device, UNCERTAINTY) as branch:
+            if self.doubts is not None:
+                branch.run(functools.partial(self.doubts.run, system_index))
+            if between is not None:
+                between(chain)
+            if forces or virial:
+                chain.backward(virial)
+            chain.total(virial)
         return buffers
 
     def choose_tiles(self, num_atoms: int) -> Tiles:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.gpu.branches import Branch, beside
-from torchmdx.engines.gpu.engine import allocate, gave_up, last_inputs_of, launches_of, planned_for, within_of
+from torchmdx.engines.gpu.engine import allocate, gave_up, launches_of, outputs_of, planned_for, within_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.pairs.energy import strained_positions
@@ -121,7 +121,7 @@ class GpuPriorEngine:
         inputs = (positions, batch.atomic_numbers, batch.system_index, cell, batch.charge, inner)
         if self.model.single is not None and forces:
             found = self.model.run(*inputs)
-            return Outputs(found.energy, found.energies, found.forces, None)  # never with an uncertainty
+            return outputs_of(found, None)
         virial, within = self.stress and forces, within_of(batch)
         with beside(positions.device, BRANCH) as branch:
             priors = _Priors(self, batch, edges, forces, virial, branch)
@@ -129,8 +129,7 @@ class GpuPriorEngine:
         stress = found.stress
         if isinstance(priors.virial, Tensor):
             stress = per_volume(found.virial + priors.virial, cell)
-        last_inputs, tension = last_inputs_of(self.model, self.potential), stress if self.stress else None
-        return Outputs(found.energy, found.energies, found.forces, tension, last_inputs=last_inputs)
+        return outputs_of(found, stress if self.stress else None)
 
     def _nearer(self, batch: Batch, edges: Edges) -> Edges:
         """The network's own list. Its capacity is chosen at the first run after `reserve`, which reads the device."""

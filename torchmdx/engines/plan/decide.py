@@ -199,7 +199,7 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         between = between_passes(network.kind, priors)
         kernels = plan_kernels(network.kind, config, found.work, found.machine, priors=between)
         beside = [] if kernels.one_launch else _priors(priors, "Triton", found.work)
-        stages = (*kernels.stages, *beside, *_near(config, found.work), *_last_inputs(found.work))
+        stages = (*kernels.stages, *beside, *_near(config, found.work), *_uncertainty(found.work, kernels))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     warning = reason if isinstance(config, TensorNetConfig) else None
     return _general(replace(found, warning=warning), network, reason)
@@ -271,11 +271,21 @@ def _priors(priors: Sequence[PriorConfig], kernel: str, work: Workload) -> list[
     return stages
 
 
-def _last_inputs(work: Workload) -> list[Stage]:
-    """The inputs of the last layer, for the uncertainty of the energy."""
+def _uncertainty(work: Workload, kernels: KernelPlan) -> list[Stage]:
+    """What makes the uncertainty of the energy of the inputs of the last layer."""
     if not work.last_inputs:
         return []
-    return [Stage("uncertainty", "torch, from the features of atoms", "the head's kernel keeps energies only")]
+    name, inside, beside, behind = (
+        "uncertainty",
+        "CUDA C++, in the launch",
+        "Triton, a branch",
+        "Triton, after the launch",
+    )
+    if kernels.one_launch and kernels.clusters is None:
+        return [Stage(name, inside, "its blocks have the inputs of the last layer", behind)]
+    if kernels.one_launch:
+        return [Stage(name, behind, "its blocks tell the inputs of the last layer")]
+    return [Stage(name, beside, "kernels of the head tell the inputs of the last layer, before the backward pass")]
 
 
 def _near(config: Any, work: Workload) -> list[Stage]:

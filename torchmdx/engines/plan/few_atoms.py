@@ -42,8 +42,6 @@ def one_launch(config: TensorNetConfig, work: Workload, machine: Machine, priors
     limit = _most_in_one_launch(config)
     if not 0 < work.atoms <= limit:
         return no(f"one launch is faster for 1 to {limit} atoms, got {work.atoms:,}")
-    if work.last_inputs:
-        return no("the uncertainty of the energy needs features of atoms, which it does not keep")
     if priors:
         return no("priors are evaluated between the forward and the backward pass")
     if not work.alone or work.domain:

@@ -25,7 +25,6 @@ ROWS, BLOCKS, LEAN, SLABS = "rows", "blocks", "lean", "slabs"
 FEWEST_MAP_ROWS = 2560
 # Rows of the network of edges up to which z₂ is kept for the backward pass; rows that are evaluated again at a time.
 MOST_ROWS, PIECE = 196608, 49152
-KEEPS_NONE = "the uncertainty of the energy needs features of atoms, and one program per atom keeps none"
 MOST_ELEMENTS = 8  # of sums by elements
 
 
@@ -76,8 +75,6 @@ def plan_kernels(
     if tiles is None:
         maps = kind == "TensorNet2" and serves.edge_maps(config, machine) is None
         tiles = launch_sizes(kind, work, machine, edge_maps=maps)
-    if work.last_inputs:  # which are made of the features of atoms, and one program per atom keeps no features
-        tiles = replace(tiles, row=None)
     if work.domain:  # its atoms are counted on the device, so kernels take all of them at once
         tiles = replace(tiles, piece=0)
     if kind == "TensorNet2":
@@ -86,7 +83,7 @@ def plan_kernels(
 
 
 def _plain(config: TensorNetConfig, work: Workload, machine: Machine, tiles: Tiles, priors: bool) -> KernelPlan:
-    chain, stage = _chain(config, work, tiles, KEEPS_NONE if work.last_inputs else None, machine=machine)
+    chain, stage = _chain(config, work, tiles, machine=machine)
     if chain == LEAN and not tiles.lean:
         tiles = replace(tiles, lean=True, piece=0 if work.domain else PIECE_OF_ATOMS)
     single, single_stage = few_atoms.one_launch(config, work, machine, priors)
@@ -107,7 +104,6 @@ def _plain(config: TensorNetConfig, work: Workload, machine: Machine, tiles: Til
 
 def _charged(config: TensorNet2Config, work: Workload, machine: Machine, tiles: Tiles, priors: bool) -> KernelPlan:
     reason = _no_rows(config, work) if tiles.row is not None else None
-    reason = KEEPS_NONE if work.last_inputs else reason
     if reason is not None:
         tiles = replace(tiles, row=None)
     chain, stage = _chain(config, work, tiles, reason)

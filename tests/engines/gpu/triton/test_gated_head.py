@@ -53,8 +53,8 @@ def test_energies_and_their_gradient(gradient):
     held = z.detach().float().to(DEVICE)
     found = torch.full((ATOMS,), float("nan"), dtype=torch.float64, device=DEVICE)
     gated_head.gated_energies[(2,)](
-        held, last.float().to(DEVICE), constants.to(DEVICE), references.to(DEVICE), numbers.to(DEVICE), found, ATOMS,
-        CHANNELS=CHANNELS, ATOMS=16, ACTIVATION="silu", GRADIENT=gradient,
+        held, last.float().to(DEVICE), constants.to(DEVICE), references.to(DEVICE), numbers.to(DEVICE), found, None,
+        ATOMS, CHANNELS=CHANNELS, ATOMS=16, ACTIVATION="silu", GRADIENT=gradient, INPUT_WIDTH=0,
     )  # fmt: skip
     assert_near(found, energies.detach())
     assert_near(held, wanted if gradient else z.detach())

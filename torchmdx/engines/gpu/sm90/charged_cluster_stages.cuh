@@ -256,6 +256,15 @@ DEV void more_head_back(const Block &b, const Charged &q, const Rooms &rooms)
     }
 }
 
+// Inputs of the last layer, for the uncertainty of the energy, by a warp.
+DEV void store_inputs(const Block &b, int a)
+{
+    float *to = b.p.last_inputs + (long long)(b.first + a) * LAST_INPUTS;
+    ROLLED for (int h = b.lane; h < HEAD; h += 32)
+        to[h] = silu(b.result[a * HEAD + h] + b.vectors[AT_HEAD_BIAS + h]);
+    if (b.lane == 0) to[HEAD] = 1.0f;
+}
+
 // Energies from the tensors X that atoms keep, and the gradient in them: stored, and in their place.
 DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
 {
@@ -293,6 +302,7 @@ DEV void read_out(Block &b, const Charged &q, const Rooms &rooms, int &turn)
 #pragma unroll
             for (int mask = 16; mask; mask >>= 1) output += exchange(output, mask);
             if (b.lane == 0) p.energies[b.first + a] = (output + bias) * scale + b.reference(a);
+            if (p.last_inputs) store_inputs(b, a);
         }
     }
     __syncthreads();

@@ -10,6 +10,7 @@
 
 #include "one_launch_motion.cuh"
 #include "one_launch_norms.cuh"
+#include "one_launch_uncertainty.cuh"
 
 // X as the next layer reads it, to be pushed, and 1/(|X|^2+1).
 DEV void put_input(const Block &b, int a, int which, int l, N9 x)
@@ -165,13 +166,6 @@ DEV void tell_energy(const Block &b, int a, double energy)
              told(b, __int_as_float(__double2loint(energy)), __int_as_float(__double2hiint(energy)), 0));
 }
 
-DEV double over_warp(double v)
-{
-#pragma unroll
-    for (int mask = 16; mask; mask >>= 1) v += exchange(v, mask);
-    return v;
-}
-
 // The hidden layers of a plain head beyond the first: from `result`, before bias and activation, to `result` of the last.
 DEV void more_head(const Block &b)
 {
@@ -221,6 +215,7 @@ DEV void plain_head(const Block &b, float (&head)[16], float (&head_back)[16])
     for (int a = b.warp; a < b.atoms; a += WARPS) {
         double output = head_output(b, a, (float)scale);
         if (b.rank == a % SHARES) tell_energy(b, a, (over_warp(output) + bias) * scale + b.reference(a));
+        if (UNCERTAIN) put_plain_inputs(b, a);
     }
     __syncthreads();
     if (!p.forces) return;
@@ -274,7 +269,9 @@ DEV void gated_head(Block &b, int &turn)
             const int c = h + b.lane;
             last[a * 2 * C + c] = slope_at(z[c]) * by[c] * of_output;
             last[a * 2 * C + C + c] = slope_at(z[C + c]) * by[C + c] * of_opening;
+            if (UNCERTAIN) inputs_of(b, a)[c] = activate(z[c]) * (float)share;
         }
+        if (UNCERTAIN && b.lane == 0) inputs_of(b, a)[INPUTS - 1] = (float)share;
         tell_energy(b, a, output * share * scale + b.reference(a));
     }
     __syncthreads();
@@ -409,6 +406,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
         gated_head(b, turn);
     else
         plain_head(b, head, head_back);
+    if (UNCERTAIN && (!LAYERS || !p.forces)) tell_rows(b);
     if (!p.forces) {
         leave_step(); // others may still copy this block's memory
         all_prepared();
@@ -443,6 +441,7 @@ DEV void work_out(Block &b, float (&gate_in)[8], int &turn)
     }
     if (LAYERS) {
         EXCHANGE_NINES(xb);
+        if (UNCERTAIN) tell_rows(b);
         wait_for_cluster(turn++);
     } else if (MOVES)
         draw_all(b, b.number + (p.thermostat == LANGEVIN ? 2 : 1));
@@ -600,11 +599,15 @@ DEV void evaluate(const Params &p)
         if (p.forces) sum_forces(b);
         done++;
         if (!MOVES) break;
-        halted = complete(b);
+        halted = complete(b, UNCERTAIN && is_doubtful(b));
         b.number += !halted;
         if (done == p.steps) break;
         if (halted && b.tid < SHARES) tell_halt(b.tid);
         leave_step();
+    }
+    if (UNCERTAIN && gives_uncertainties(b)) {
+        give_uncertainties(b);
+        if (MOVES && done > halted) keep_uncertainties(b, halted);
     }
     if (!makes_list(p)) {
         if (b.rank == SHARES - 1 && b.warp == 0) sum_energies(b, b.cluster, b.clusters, 0, p.energy, p.energies, 0);

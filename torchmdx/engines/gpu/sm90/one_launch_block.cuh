@@ -55,7 +55,7 @@ struct Edge {
     short knot, element;         // knot < 0: beyond the cutoff; element of the source
 };
 enum { NOWHERE = 0xffff }; // as a number of an edge
-enum { NUM_FLAGS = 8 };
+enum { DOUBTFUL = 5, NUM_FLAGS = 8 };
 
 // An atom of a whole step, in shared memory: its place in the caller's order, whether its coordinates are bad (1), far
 // out (2) or without neighbours (4), its element. In dynamics also its motion: position, velocity and force after the
@@ -84,6 +84,10 @@ struct Params {
     float4 *back, *half;                    // told: [E], [SHARES][told_slots]
     float4 *told_energies, *told_forces;    // [2][N]: of odd and even launches and steps of dynamics
     float4 *told_virials;                   // [2][2][N], where the kernel has virials
+    float4 *told_rows;                      // [2][N][WORDS], where it has uncertainties, as the next ones
+    const float4 *root;                     // [SHARES][OWN_WORDS][INPUTS]
+    float *last_inputs;                     // [N][LAST_INPUTS]
+    double *system_doubts, *atom_doubts;    // [S], [N]: uncertainties of the energy
     float *kept;                            // [blocks][kept per block], or 0: in shared memory
     double *energies, *energy;
     float *forces; // 0: energies alone
@@ -101,8 +105,10 @@ struct Params {
     unsigned char *overflow, *invalid;
     long long *updates, *flags;
     double *energy_out, *energies_out, *forces_out, *output, *host_output; // energies_out: 0 where they are not wanted
+    double *system_doubts_out, *atom_doubts_out; // in the caller's order; most_doubt: of an atom, for the flag
+    const double *most_doubt;
     // Of dynamics, in the caller's order: state and constants as DeviceState has them; positions of the last step.
-    double *state_positions, *state_velocities, *state_forces, *state_energy, *moved;
+    double *state_positions, *state_velocities, *state_forces, *state_energy, *state_doubt, *state_largest, *moved;
     const double *inverse_masses, *masses, *counted, *held, *thermal, *motion;
     const long long *seeds, *place, *first_counted;
     long long *control;
@@ -160,6 +166,11 @@ DEV int rows_of(const Params &, int atoms) { return atoms; }
 enum { VIRIALS = 1 };
 #else
 enum { VIRIALS = 0 };
+#endif
+#ifdef UNCERTAINTY_TOO
+enum { UNCERTAIN = 1 };
+#else
+enum { UNCERTAIN = 0 };
 #endif
 #ifdef STEPS_INSIDE
 enum { MOVES = 1 };

@@ -137,12 +137,12 @@ DEV void rescale(const Block &b)
     __syncthreads(); // the next step overwrites `faster`
 }
 
-// Commits the step, unless it is bad: returns whether it is.
-DEV bool complete(const Block &b)
+// Commits the step, unless it is bad: returns whether it is. doubtful: whether this thread knows that it is.
+DEV bool complete(const Block &b, bool doubtful)
 {
     const Params &p = b.p;
     const int i = own_particle(b);
-    bool bad = b.counted[0] > p.slots;
+    bool bad = doubtful || b.counted[0] > p.slots;
     float4 heard[2];
     double energy = 0;
     if (i < p.num_atoms) {

@@ -38,6 +38,15 @@ enum {
     // Of an atom, hidden layers before the last, before their activations.
     HEAD_ROOM = (HIDDEN - 1) * (GATED_HEAD ? 2 * WIDE : HEAD)
 };
+// Inputs of the last layer with that of the bias: in memory, and of the network. Three of the numbers that an uncertainty is
+// made of are in a word: words of a block, of the cluster, and of a lane of a warp.
+enum {
+    INPUTS = (GATED_HEAD ? C : HEAD) + 1,
+    LAST_INPUTS = (GATED_HEAD ? USED : USED / 2) + 1,
+    OWN_WORDS = (INPUTS + 3 * SHARES - 1) / (3 * SHARES),
+    WORDS = SHARES * OWN_WORDS,
+    LANE_WORDS = (WORDS + 31) / 32
+};
 
 // The activation by its number in torchmdx/engines/gpu/one_launch.py, and its slope.
 DEV float activate(float z)

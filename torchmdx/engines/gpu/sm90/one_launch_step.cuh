@@ -4,6 +4,13 @@
 #pragma once
 #include "one_launch_edges.cuh"
 
+DEV double over_warp(double v)
+{
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) v += exchange(v, mask);
+    return v;
+}
+
 enum { MOST_IN_STEP = 64 }; // atoms: so many bits tell an atom's neighbours
 
 // In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, and rounded [N]. The
@@ -243,7 +250,7 @@ DEV void give_out(const Block &b, int evaluations)
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1)
             first = min(first, exchange(first, mask)), count += exchange(count, mask), flaws |= exchange(flaws, mask);
-        if (b.lane < NUM_FLAGS) {
+        if (b.lane < NUM_FLAGS && !(UNCERTAIN && b.lane == DOUBTFUL)) { // which another block tells
             const int k = b.lane;
             const long long flag = k == 0   ? total
                                    : k == 1 ? total > p.slots

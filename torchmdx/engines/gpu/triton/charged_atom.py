@@ -241,13 +241,13 @@ def layer(
     Y, M, CHARGE, SYSTEM, Z3, ROW_PTR, SOURCE, KNOT, STRETCH, num_atoms, cutoff,
     MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_OUT_BACK, G, GY,
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
+    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, WORK, epsilon,
     SCALE, OFFSET, FIRST_IN, FIRST_BIAS, SECOND_IN, SECOND_BIAS, THIRD_IN, THIRD_BIAS,
     FIRST, SECOND, PROPOSED, charge_epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, K: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, READOUT: tl.constexpr, REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
-    CHARGES: tl.constexpr,
+    CHARGES: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """`one_atom.layer` with the filters of TensorNet2 and without Y of the next layer.
 
@@ -262,8 +262,9 @@ def layer(
     one_atom.update_atom(
         Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, None, None, MIX_OUT_BACK, G, GY,
         READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-        HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+        HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, work, parts, i, epsilon,
         WIDTH, CHANNELS, HEAD, LAYERS, GROUPS, UNROLL, APART, ACTIVATION, READOUT, False, REFLECTIONS, KEEP, LAST,
+        INPUT_WIDTH,
     )  # fmt: skip
     if CHARGES:
         tl.debug_barrier()

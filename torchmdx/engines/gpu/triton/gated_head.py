@@ -67,15 +67,18 @@ def gated_energies(
     REFERENCES,
     NUMBERS,
     ENERGIES,
+    INPUTS,
     num_atoms,
     CHANNELS: tl.constexpr,
     ATOMS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INPUT_WIDTH: tl.constexpr,
 ):
     """ENERGIES from the last hidden layer Z and LAST [2,C]. GRADIENT: Z becomes the gradient of the energy in Z.
 
-    CONSTANTS: scale, and the last biases of layers and gates, float64.
+    CONSTANTS: scale, and the last biases of layers and gates, float64. INPUTS [N,INPUT_WIDTH]: inputs of the last
+    layer, and 1 for its bias, times the gate; None where they are not wanted.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -94,6 +97,11 @@ def gated_energies(
     open_share = sigmoid(opening)
     reference = tl.load(REFERENCES + tl.load(NUMBERS + row, mask=valid, other=0), mask=valid, other=0.0)
     tl.store(ENERGIES + row, value * open_share * scale + reference, mask=valid)
+    if INPUTS is not None:
+        to, share = INPUTS + row.to(tl.int64) * INPUT_WIDTH, open_share.to(tl.float32)
+        inputs = activate(z, ACTIVATION) * share[:, None]
+        tl.store(to[:, None] + c, inputs, mask=keep & (c < INPUT_WIDTH - 1))
+        tl.store(to + INPUT_WIDTH - 1, share, mask=valid)
     if GRADIENT:
         of_value = (open_share * scale).to(tl.float32)[:, None]
         of_opening = (value * open_share * (1.0 - open_share) * scale).to(tl.float32)[:, None]

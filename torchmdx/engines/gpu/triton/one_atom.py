@@ -275,9 +275,9 @@ def embed(
 
 @triton.jit
 def _gated_head(
-    X, Z, G, PARTS, W, BIAS, LAST, W_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i,
+    X, Z, G, PARTS, W, BIAS, LAST, W_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, i,
     CHANNELS: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
-    ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
+    ACTIVATION: tl.constexpr, KEEP: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The energy of atom i from its features X [C]; if KEEP, G [2C], its gradient in the first hidden layer.
 
@@ -295,8 +295,9 @@ def _gated_head(
             one_atom_maps.activated(PARTS, BIAS + z, Z + z, G + at, CHANNELS, GROUPS, ACTIVATION)
     tl.debug_barrier()
     one_atom_maps.gated_energy_out(
-        Z + 2 * (LAYERS - 1) * CHANNELS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, G, i, CHANNELS, ACTIVATION
-    )
+        Z + 2 * (LAYERS - 1) * CHANNELS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, G, i, CHANNELS,
+        ACTIVATION, INPUT_WIDTH,
+    )  # fmt: skip
     if KEEP:
         for step in tl.static_range(1, LAYERS):
             for half in tl.static_range(2):
@@ -309,9 +310,9 @@ def _gated_head(
 
 @triton.jit
 def _plain_head(
-    X, Z, ACTED, G, PARTS, W, MORE, MORE_BACK, BIAS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i,
+    X, Z, ACTED, G, PARTS, W, MORE, MORE_BACK, BIAS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, i,
     CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr,
-    APART: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr,
+    APART: tl.constexpr, ACTIVATION: tl.constexpr, KEEP: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The energy of atom i from its features X [C]; if KEEP, G [HEAD], its gradient in the first hidden layer.
 
@@ -324,8 +325,8 @@ def _plain_head(
         one_atom_maps.activated(PARTS, BIAS + at, Z + at, ACTED, HEAD, GROUPS, ACTIVATION)
         multiply1(ACTED, MORE + (layer - 1) * SQUARE, PARTS, HEAD, HEAD, GROUPS, UNROLL, True)
     one_atom_maps.energy_out(
-        PARTS, BIAS + (LAYERS - 1) * HEAD, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, G, i, HEAD, GROUPS,
-        ACTIVATION,
+        PARTS, BIAS + (LAYERS - 1) * HEAD, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, G, i, HEAD, GROUPS,
+        ACTIVATION, INPUT_WIDTH,
     )  # fmt: skip
     if KEEP:
         for step in tl.static_range(1, LAYERS):
@@ -339,16 +340,17 @@ def layer(
     Y, M, CHARGE, SYSTEM, TABLE, OWN, ROW_PTR, SOURCE, KNOT, PLACE,
     MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, WORK, epsilon,
+    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, WORK, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, DEGREE: tl.constexpr,
     WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr, APART: tl.constexpr,
     ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
-    REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
+    REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """X' = X̂ + D + (1 + q/10) D D with D = P̂ W and P = product(Y, M): a layer of atom i; see interaction.py.
 
     Then Y of the next layer. LAST: the energy of atom i, and if KEEP what `layer_gradient` of this layer starts from:
     G, GY, and M becomes the gradient in M. READOUT: the activation of the features. LAYERS: hidden layers of the head.
+    INPUTS, INPUT_WIDTH: as in readout.py and gated_head.py.
     """
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
@@ -359,8 +361,9 @@ def layer(
     update_atom(
         Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
         READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-        HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+        HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, work, parts, i, epsilon,
         WIDTH, CHANNELS, HEAD, LAYERS, GROUPS, UNROLL, APART, ACTIVATION, READOUT, GATED, REFLECTIONS, KEEP, LAST,
+        INPUT_WIDTH,
     )  # fmt: skip
 
 
@@ -368,10 +371,10 @@ def layer(
 def update_atom(
     Y, M, CHARGE, SYSTEM, MIX_OUT, X, D, NEXT_X, NEXT_INVERSE, MIX_IN, NEXT_Y, MIX_OUT_BACK, G, GY,
     READ_SCALE, READ_OFFSET, READ, READ_BIAS, READ_BACK, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, work, parts, i, epsilon,
+    HEAD_MORE, HEAD_MORE_BACK, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, work, parts, i, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, HEAD: tl.constexpr, LAYERS: tl.constexpr, GROUPS: tl.constexpr,
     UNROLL: tl.constexpr, APART: tl.constexpr, ACTIVATION: tl.constexpr, READOUT: tl.constexpr, GATED: tl.constexpr,
-    REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr,
+    REFLECTIONS: tl.constexpr, KEEP: tl.constexpr, LAST: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """What `layer` does from P̂ on, which is in `work`.
 
@@ -397,15 +400,16 @@ def update_atom(
             gradient = work + 28 * CHANNELS
             _gated_head(
                 work + 4 * CHANNELS, work + 20 * CHANNELS, gradient, parts, HEAD_IN, HEAD_BIAS, HEAD_OUT, HEAD_BACK,
-                CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i, CHANNELS, LAYERS, GROUPS, UNROLL, ACTIVATION, KEEP,
+                CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, i, CHANNELS, LAYERS, GROUPS, UNROLL, ACTIVATION,
+                KEEP, INPUT_WIDTH,
             )  # fmt: skip
             if KEEP:
                 multiply1(gradient, HEAD_BACK, parts, 2 * CHANNELS, CHANNELS, GROUPS, UNROLL, APART)
         else:
             _plain_head(
                 work + 4 * CHANNELS, work + 20 * CHANNELS, work + 28 * CHANNELS, head, parts, HEAD_IN, HEAD_MORE,
-                HEAD_MORE_BACK, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, i,
-                CHANNELS, HEAD, LAYERS, GROUPS, UNROLL, APART, ACTIVATION, KEEP,
+                HEAD_MORE_BACK, HEAD_BIAS, HEAD_OUT, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, i,
+                CHANNELS, HEAD, LAYERS, GROUPS, UNROLL, APART, ACTIVATION, KEEP, INPUT_WIDTH,
             )  # fmt: skip
             if KEEP:
                 multiply1(head, HEAD_BACK, parts, HEAD, CHANNELS, GROUPS, UNROLL, APART)

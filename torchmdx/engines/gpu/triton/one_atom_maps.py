@@ -203,23 +203,33 @@ def store_norms(n0, n1, n2, SCALE, OFFSET, OUT, epsilon, WIDTH: tl.constexpr, CH
 
 @triton.jit(noinline=True)
 def energy_out(
-    PARTS, BIAS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, GRADIENT, i,
-    HEAD: tl.constexpr, GROUPS: tl.constexpr, ACTIVATION: tl.constexpr,
+    PARTS, BIAS, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, GRADIENT, i,
+    HEAD: tl.constexpr, GROUPS: tl.constexpr, ACTIVATION: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The energy of atom i, and GRADIENT [HEAD], its gradient before the head's activation."""
+    """The energy of atom i, and GRADIENT [HEAD], its gradient before the head's activation.
+
+    INPUTS: as in readout.py.
+    """
     h = tl.arange(0, HEAD)
     z = sum1(PARTS, HEAD, GROUPS, HEAD) + tl.load(BIAS + h)
     last, scale = tl.load(LAST + h), tl.load(CONSTANTS)
     output = tl.sum((activate(z, ACTIVATION) * last).to(tl.float64), 0) + tl.load(CONSTANTS + 1)
     tl.store(ENERGIES + i, output * scale + tl.load(REFERENCES + tl.load(NUMBERS + i)))
+    if INPUTS is not None:
+        tl.store(INPUTS + i * INPUT_WIDTH + h, activate(z, ACTIVATION), mask=h < INPUT_WIDTH - 1)
+        tl.store(INPUTS + i * INPUT_WIDTH + INPUT_WIDTH - 1, 1.0)
     tl.store(GRADIENT + h, slope(z, ACTIVATION) * last * scale.to(tl.float32))
 
 
 @triton.jit(noinline=True)
 def gated_energy_out(
-    Z, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, GRADIENT, i, CHANNELS: tl.constexpr, ACTIVATION: tl.constexpr
+    Z, LAST, CONSTANTS, REFERENCES, NUMBERS, ENERGIES, INPUTS, GRADIENT, i,
+    CHANNELS: tl.constexpr, ACTIVATION: tl.constexpr, INPUT_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The energy of atom i from the last hidden layer Z [2,C] of a gated head, and GRADIENT [2,C], that in Z."""
+    """The energy of atom i from the last hidden layer Z [2,C] of a gated head, and GRADIENT [2,C], that in Z.
+
+    INPUTS: as in gated_head.py.
+    """
     n = tl.arange(0, CHANNELS)
     z, gate = tl.load(Z + n), tl.load(Z + CHANNELS + n)
     w, w_gate = tl.load(LAST + n), tl.load(LAST + CHANNELS + n)
@@ -228,6 +238,10 @@ def gated_energy_out(
     opening = tl.sum((activate(gate, ACTIVATION) * w_gate).to(tl.float64), 0) + tl.load(CONSTANTS + 2)
     open_share = sigmoid(opening)
     tl.store(ENERGIES + i, value * open_share * scale + tl.load(REFERENCES + tl.load(NUMBERS + i)))
+    if INPUTS is not None:
+        inputs = activate(z, ACTIVATION) * open_share.to(tl.float32)
+        tl.store(INPUTS + i * INPUT_WIDTH + n, inputs, mask=n < INPUT_WIDTH - 1)
+        tl.store(INPUTS + i * INPUT_WIDTH + INPUT_WIDTH - 1, open_share.to(tl.float32))
     of_opening = value * open_share * (1.0 - open_share) * scale
     tl.store(GRADIENT + n, slope(z, ACTIVATION) * w * (open_share * scale).to(tl.float32))
     tl.store(GRADIENT + CHANNELS + n, slope(gate, ACTIVATION) * w_gate * of_opening.to(tl.float32))

@@ -76,6 +76,7 @@ def read_energies(
     REFERENCES,
     NUMBERS,
     ENERGIES,
+    INPUTS,
     num_atoms,
     CHANNELS: tl.constexpr,
     HEAD: tl.constexpr,
@@ -85,12 +86,13 @@ def read_energies(
     READOUT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GRADIENT: tl.constexpr,
+    INPUT_WIDTH: tl.constexpr,
 ):
     """ENERGIES = scale (act(act'(FEATURES) W + b) · LAST + last bias) + reference. W [C,HEAD].
 
     With LAYERS hidden layers there are as many biases, and the matrices beyond the first are MORE [LAYERS-1,HEAD,HEAD].
     READOUT: the activation act' of the features. CONSTANTS: scale and last bias, float64. GRADIENT: GFEATURES is
-    written.
+    written. INPUTS [N,INPUT_WIDTH]: inputs of the last layer, and 1 for its bias; None where they are not wanted.
     """
     if num_atoms.dtype.is_ptr():
         num_atoms = tl.load(num_atoms)
@@ -124,6 +126,10 @@ def read_energies(
     output = tl.sum((activate(z, ACTIVATION) * last).to(tl.float64), 1) + tl.load(CONSTANTS + 1)
     reference = tl.load(REFERENCES + tl.load(NUMBERS + row, mask=valid, other=0), mask=valid, other=0.0)
     tl.store(ENERGIES + row, output * scale + reference, mask=valid)
+    if INPUTS is not None:
+        to = INPUTS + row.to(tl.int64) * INPUT_WIDTH
+        tl.store(to[:, None] + h[None, :], activate(z, ACTIVATION), mask=keep & (h < INPUT_WIDTH - 1)[None, :])
+        tl.store(to + INPUT_WIDTH - 1, tl.full((ATOMS,), 1.0, tl.float32), mask=valid)
     if GRADIENT:
         gz = slope(z, ACTIVATION) * last * scale.to(tl.float32)
         for step in range(1, LAYERS):
