@@ -21,6 +21,7 @@ steps of 1 fs (benchmarks/energy.py). speedup: over the peer's fastest mode; sav
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import gc
 import importlib.util
@@ -230,8 +231,9 @@ def rows_of(path: str | Path, name: str, modes: Sequence[str]) -> Iterator[Row]:
 
 def child(path: str, system: str, modes: Sequence[str]) -> None:
     """Measures one system, in a process that measure() starts; prints each row when it has it."""
-    if modes:  # imported now, because other processes wait while this one measures
-        importlib.import_module("matgl" if system in CRYSTALS else "torchmdnet.models.model")
+    if modes:  # imported now, because other processes wait while this one measures; errors become rows later
+        with contextlib.suppress(Exception):
+            importlib.import_module("matgl" if system in CRYSTALS else "torchmdnet.models.model")
     for row in rows_of(path if path == "organic-1" else Path(path), system, modes):
         print(json.dumps(row), flush=True)
 
