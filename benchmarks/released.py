@@ -238,11 +238,11 @@ def child(path: str, system: str, modes: Sequence[str]) -> None:
         print(json.dumps(row), flush=True)
 
 
-def measure(cases: Sequence[Case], seconds: float) -> Iterator[list[Row]]:
+def measure(cases: Sequence[Case], seconds: float, at_once: int | None) -> Iterator[list[Row]]:
     """The rows of each case, from a process of its own."""
     command = [sys.executable, "-m", "benchmarks.released", "--child"]
     commands = [[*command, json.dumps([str(case.path), case.system, case.modes])] for case in cases]
-    for case, ended in zip(cases, in_turn.run(commands, seconds), strict=True):
+    for case, ended in zip(cases, in_turn.run(commands, seconds, at_once), strict=True):
         rows = rows_from(case, ended)
         for row in rows:
             print(json.dumps(row), flush=True)
@@ -283,6 +283,7 @@ def main() -> None:
     parser.add_argument("--peer", nargs="?", const="", metavar="MODES", help="also time torchmd-net or matgl")
     parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
     parser.add_argument("--seconds", type=float, default=240, help="limit for each row (default: 240)")
+    parser.add_argument("--at-once", type=int, help="processes that set up side by side (default: half the processors)")
     parser.add_argument("--resume", action="store_true", help="skip rows of this commit and device")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -301,7 +302,7 @@ def main() -> None:
             if wanted and (potential, system) not in here:
                 modes = [] if potential == "organic-1" else modes_of(system, options.peer)
                 cases.append(Case(potential, path, system, modes))
-    for rows in measure(cases, options.seconds):
+    for rows in measure(cases, options.seconds, options.at_once):
         record.update("released", rows, ("potential", "system"))
     return None
 

@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
     parser.add_argument("--programs", default=";".join(PROGRAMS))
     parser.add_argument("--seconds", type=float, default=120, help="limit for each row (default: 120)")
+    parser.add_argument("--at-once", type=int, help="processes that set up side by side (default: half the processors)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -158,7 +159,7 @@ def main() -> None:
                 arguments = ["--child", json.dumps([str(path), name, program])]
                 commands.append([sys.executable, "-m", "benchmarks.released_dynamics", *arguments])
     rows: dict[tuple[str, str], list[Row]] = {}
-    for head, ended in zip(heads, in_turn.run(commands, options.seconds), strict=True):
+    for head, ended in zip(heads, in_turn.run(commands, options.seconds, options.at_once), strict=True):
         found = rows.setdefault((head["potential"], head["system"]), [])
         found.append(row_of(head, ended))
         print(found[-1], flush=True)
