@@ -15,7 +15,7 @@ STEPS_A_NS = 1_000_000  # of 1 fs
 TOGETHER = 20
 
 
-def per_ns(run: Callable[[], Any], seconds: float = 2.0, library: Any = None, steps: int = 1) -> dict[str, float]:
+def per_ns(run: Callable[[], Any], seconds: float = 1.0, library: Any = None, steps: int = 1) -> dict[str, float]:
     """J_per_ns and watts of runs on the current GPU; empty where no energy is counted.
 
     Args:

@@ -4,10 +4,10 @@
 
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also in folders within; organic-1 comes with
 torchmdx. float32: energy and forces, for crystals also stress. Each row, a potential and a system, runs in a process of
-its own for at most --seconds; what it measured by then is kept. released.json is written after each row. Rows of
-earlier runs stay in the record until they are measured again, with their commit and device; --resume skips those of
-this commit and device. Systems whose name ends in a distance have Coulomb energies with a reaction field beyond it;
-torchmd-net has no other Coulomb energies of a box.
+its own: they set up side by side and are timed one after the other (benchmarks/in_turn.py), for at most --seconds each;
+what it measured by then is kept. released.json is written after each row. Rows of earlier runs stay in the record until
+they are measured again, with their commit and device; --resume skips those of this commit and device. Systems whose
+name ends in a distance have Coulomb energies with a reaction field beyond it; torchmd-net has no others of a box.
 
 --peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, or in those
 that are named, if it can be imported. A mode that fails is a row with an error.
@@ -21,16 +21,16 @@ steps of 1 fs (benchmarks/energy.py). speedup: over the peer's fastest mode; sav
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import gc
 import importlib.util
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ import torch
 from ase.build import bulk, molecule
 
 import torchmdx
-from benchmarks import energy, matgl_steps, peer_model, record, step, systems
+from benchmarks import energy, in_turn, matgl_steps, peer_model, record, step, systems
 from torchmdx import Batch, Potential, System, evaluate
 from torchmdx.step.captured_step import CapturedStep
 
@@ -58,6 +58,16 @@ POTENTIALS = {
 MOST_NEIGHBORS = 64  # of torchmd-net's neighbour lists
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A potential, the file or folder that it is in, a system, and the modes to measure of its peer."""
+
+    potential: str
+    path: str | Path
+    system: str
+    modes: Sequence[str]
 
 
 def toluene() -> ase.Atoms:
@@ -136,6 +146,7 @@ def ours(potential: Potential, batch: Batch, stress: bool, exact: Any) -> Row:
     positions = batch.positions.numpy()
     result = captured(positions)
     setup, most = time.perf_counter() - begin, peak_memory()
+    in_turn.my_turn()
     run = captured.policy.graphs["host"].replay if GPU else lambda: captured(positions)
     ms, report = round(milliseconds(run, step.repeats(batch.num_atoms)), 4), captured.report()
     return {
@@ -218,40 +229,40 @@ def rows_of(path: str | Path, name: str, modes: Sequence[str]) -> Iterator[Row]:
         torch._dynamo.reset()
 
 
-def child(potential: str, path: str, system: str, modes: Sequence[str], output: Path) -> None:
-    """Measures one system, in the process that measure() starts; writes each row to `output` when it has it."""
+def child(path: str, system: str, modes: Sequence[str]) -> None:
+    """Measures one system, in a process that measure() starts; prints each row when it has it."""
+    if modes:  # imported now, because other processes wait while this one measures; errors become rows later
+        with contextlib.suppress(Exception):
+            importlib.import_module("matgl" if system in CRYSTALS else "torchmdnet.models.model")
     for row in rows_of(path if path == "organic-1" else Path(path), system, modes):
-        line = json.dumps({"potential": potential, "system": system, "kind": kind(system), **row})
-        print(line, flush=True)
-        with output.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        print(json.dumps(row), flush=True)
 
 
-def measure(potential: str, path: str | Path, system: str, modes: Sequence[str], seconds: float) -> list[Row]:
-    """The rows of one system, from a process that is killed after `seconds`."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "rows"
-        output.touch()
-        arguments = ["--child", json.dumps([potential, str(path), system, modes, str(output)])]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.released", *arguments], timeout=seconds, check=False
-            )
-            why = f"exit status {done.returncode}" if done.returncode else ""
-        except subprocess.TimeoutExpired:
-            why = f"takes more than {seconds:g} s"
-        rows: list[Row] = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    if why:
-        print(f"{potential}, {system}: {why}, after {len(rows)} rows", flush=True)
-        head = {"potential": potential, "system": system, "kind": kind(system)}
-        for by, mode in [("torchmdx", "graph"), *((peer_of(system)[0], mode) for mode in modes)][len(rows) :][:1]:
-            rows.append({**head, "by": by, "mode": mode, "atoms": len(structure(system)), "error": why})
-    times = [row["ms"] for row in rows[1:] if "ms" in row]
-    if times and "ms" in rows[0]:
-        rows[0]["speedup"] = round(min(times) / rows[0]["ms"], 2)
-    joules = [row["J_per_ns"] for row in rows[1:] if "J_per_ns" in row]
-    if joules and "J_per_ns" in rows[0]:
-        rows[0]["saving"] = round(min(joules) / rows[0]["J_per_ns"], 2)
+def measure(cases: Sequence[Case], seconds: float, at_once: int | None) -> Iterator[list[Row]]:
+    """The rows of each case, from a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.released", "--child"]
+    commands = [[*command, json.dumps([str(case.path), case.system, case.modes])] for case in cases]
+    for case, ended in zip(cases, in_turn.run(commands, seconds, at_once), strict=True):
+        rows = rows_from(case, ended)
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        yield rows
+
+
+def rows_from(case: Case, ended: in_turn.Ended) -> list[Row]:
+    """What a process printed, with a row for the error that it ended with, and factors to the peer."""
+    head = {"potential": case.potential, "system": case.system, "kind": kind(case.system)}
+    rows: list[Row] = [{**head, **row} for row in in_turn.rows(ended)]
+    if ended.why:
+        print(f"{case.potential}, {case.system}: {ended.why}, after {len(rows)} rows", flush=True)
+        print(ended.errors[-2000:], flush=True)
+        modes = [("torchmdx", "graph"), *((peer_of(case.system)[0], mode) for mode in case.modes)]
+        for by, mode in modes[len(rows) :][:1]:
+            rows.append({**head, "by": by, "mode": mode, "atoms": len(structure(case.system)), "error": ended.why})
+    for name, key in (("speedup", "ms"), ("saving", "J_per_ns")):
+        peers = [row[key] for row in rows[1:] if key in row]
+        if peers and key in rows[0]:
+            rows[0][name] = round(min(peers) / rows[0][key], 2)
     return rows
 
 
@@ -272,14 +283,15 @@ def main() -> None:
     parser.add_argument("--peer", nargs="?", const="", metavar="MODES", help="also time torchmd-net or matgl")
     parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
     parser.add_argument("--seconds", type=float, default=240, help="limit for each row (default: 240)")
+    parser.add_argument("--at-once", type=int, help="processes that set up side by side (default: half the processors)")
     parser.add_argument("--resume", action="store_true", help="skip rows of this commit and device")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        potential, path, system, modes, output = json.loads(options.child)
-        return child(potential, path, system, modes, Path(output))
+        return child(*json.loads(options.child))
     chosen = [name for name in options.rows.split(",") if name]
     here = {(row["potential"], row["system"]) for row in record.current("released")} if options.resume else set()
+    cases: list[Case] = []
     for potential, names in POTENTIALS.items():
         path = find(options.folder and Path(options.folder), potential)
         if path is None:
@@ -289,8 +301,9 @@ def main() -> None:
             wanted = not chosen or potential in chosen or f"{potential}/{system}" in chosen
             if wanted and (potential, system) not in here:
                 modes = [] if potential == "organic-1" else modes_of(system, options.peer)
-                rows = measure(potential, path, system, modes, options.seconds)
-                record.update("released", rows, ("potential", "system"))
+                cases.append(Case(potential, path, system, modes))
+    for rows in measure(cases, options.seconds, options.at_once):
+        record.update("released", rows, ("potential", "system"))
     return None
 
 

@@ -5,8 +5,9 @@
 FOLDER as for benchmarks.released. Langevin at 300 K and 1 fs; OpenMM in mixed precision. Atoms of 10⁸ amu hardly move,
 so that all steps have the edges of the first one. openmm-ml loads the same file into torchmd-net and compiles it; "not
 compiled" is without torch.compile, where that fails or takes too long. In a box its Coulomb energies have a reaction
-field beyond 12 Å. NAMES are separated by semicolons. Each row runs in a process of its own for at most --seconds,
-and replaces the row of an earlier run in released_dynamics.json.
+field beyond 12 Å. NAMES are separated by semicolons. Each row runs in a process of its own: they set up side by side
+and are timed one after the other (benchmarks/in_turn.py), for at most --seconds each. A row replaces that of an earlier
+run in released_dynamics.json.
 
 step_ms: wall clock over many steps, the median of five stretches. setup_s: from the structure to the first step.
 J_per_ns, watts: of the whole GPU (benchmarks/energy.py). speedup, saving: over openmm-ml in its best mode.
@@ -18,7 +19,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ import numpy as np
 import openmm
 import torch
 
-from benchmarks import energy, openmm_steps, record, released
+from benchmarks import energy, in_turn, openmm_steps, record, released
 from torchmdx import Dynamics, Potential, System, load
 from torchmdx.dynamics import Langevin
 from torchmdx.openmm import add_potential
@@ -95,10 +95,11 @@ def measure(path: str, name: str, program: str) -> Row:
     setup = time.perf_counter() - start
     for _ in range(3):
         advance(A_RUN)
+    in_turn.my_turn()
     start = time.perf_counter()
     advance(A_RUN)
     once = (time.perf_counter() - start) / A_RUN
-    count = max(A_RUN, int(1.0 / once) // A_RUN * A_RUN)
+    count = max(A_RUN, int(0.5 / once) // A_RUN * A_RUN)
     steps = []
     for _ in range(5):
         start = time.perf_counter()
@@ -115,16 +116,10 @@ def measure(path: str, name: str, program: str) -> Row:
     )
 
 
-def in_process(potential: str, path: str, name: str, program: str, seconds: float) -> Row:
-    """The row of a process of its own; with an error if it fails or takes longer than `seconds`."""
-    command = [sys.executable, "-m", "benchmarks.released_dynamics", "--child", json.dumps([path, name, program])]
-    row: Row = dict(potential=potential, system=name, program=program)
-    try:
-        done = subprocess.run(command, timeout=seconds, check=False, capture_output=True, text=True)
-    except subprocess.TimeoutExpired:
-        return row | dict(error=f"takes more than {seconds:g} s")
-    found = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return row | (json.loads(found[-1]) if found else dict(error=done.stderr.strip()[-200:]))
+def row_of(head: Row, ended: in_turn.Ended) -> Row:
+    """The row of a process, with an error if it ended early."""
+    found = in_turn.rows(ended)
+    return head | (found[-1] if found else dict(error=f"{ended.why}: {ended.errors.strip()[-200:]}"))
 
 
 def compared(rows: list[Row]) -> list[Row]:
@@ -143,12 +138,14 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
     parser.add_argument("--programs", default=";".join(PROGRAMS))
     parser.add_argument("--seconds", type=float, default=120, help="limit for each row (default: 120)")
+    parser.add_argument("--at-once", type=int, help="processes that set up side by side (default: half the processors)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(measure(*json.loads(options.child))), flush=True)
         return
     chosen = [name for name in options.rows.split(",") if name]
+    heads, commands = [], []
     for potential, names in SYSTEMS.items():
         path = released.find(options.folder and Path(options.folder), potential)
         if path is None:
@@ -157,11 +154,16 @@ def main() -> None:
         for name in names:
             if chosen and potential not in chosen and f"{potential}/{name}" not in chosen:
                 continue
-            rows: list[Row] = []
             for program in options.programs.split(";"):
-                rows.append(in_process(potential, str(path), name, program, options.seconds))
-                print(rows[-1], flush=True)
-                record.update("released_dynamics", compared(rows), ("potential", "system", "program"))
+                heads.append(dict(potential=potential, system=name, program=program))
+                arguments = ["--child", json.dumps([str(path), name, program])]
+                commands.append([sys.executable, "-m", "benchmarks.released_dynamics", *arguments])
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for head, ended in zip(heads, in_turn.run(commands, options.seconds, options.at_once), strict=True):
+        found = rows.setdefault((head["potential"], head["system"]), [])
+        found.append(row_of(head, ended))
+        print(found[-1], flush=True)
+        record.update("released_dynamics", compared(found), ("potential", "system", "program"))
 
 
 if __name__ == "__main__":

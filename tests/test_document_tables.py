@@ -9,6 +9,7 @@ from documents.blocks import ROOT, pages
 
 sys.path += [str(ROOT / name) for name in ("docs", "benchmarks")]
 
+import plot_released
 import plot_speed
 import recorded
 from plan_table import table_of
@@ -192,6 +193,21 @@ def test_the_plot_shows_the_fastest_time_of_each_program_at_each_size():
         {"system": "8x a", "atoms": 160, "by": "torchmdx", "ms": 3.0},
     ]
     assert plot_speed.read_points(rows) == {"torchmdx": [(20, 1.0), (200, 2.0)], "torchmd-net": [(20, 8.0)]}
+
+
+def test_the_plot_of_released_potentials_shows_systems_with_both_sides():
+    head = {"potential": "aceff-1.1", "system": "dhfr", "atoms": 2489}
+    rows = [
+        {**head, "by": "torchmdx", "ms": 0.5},
+        {**head, "by": "torchmd-net", "mode": "graph", "ms": 8.0},
+        {**head, "by": "torchmd-net", "mode": "eager", "ms": 20.0},
+        {**head, "system": "toluene", "by": "torchmdx", "ms": 0.1},
+        {**head, "system": "toluene", "by": "torchmd-net", "error": "takes more than 1 s"},
+    ]
+    assert plot_released.compared(rows) == [("AceFF-1.1, DHFR, 2,489", 0.5, 8.0, "torchmd-net")]
+    picture = plot_released.draw({"environment": {"device": "NVIDIA H100"}, "rows": rows})
+    assert "16×" in picture
+    assert "one NVIDIA H100" in picture
 
 
 def test_the_page_of_what_runs_has_the_plans_of_networks_and_potentials():

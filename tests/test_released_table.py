@@ -2,8 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from documents.blocks import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import energy, long_runs, record, released
+from benchmarks import energy, in_turn, long_runs, record, released
 from torchmdx.runtime import gpu_energy
 
 
@@ -98,17 +96,19 @@ def test_the_energy_of_a_nanosecond(monkeypatch, capsys):
     assert "energy is not measured: nvmlInit_v2" in capsys.readouterr().out
 
 
-def test_less_energy_than_the_peer_is_a_saving(monkeypatch):
+def test_less_energy_than_the_peer_is_a_saving():
     rows = [{"ms": 1.0, "J_per_ns": 50.0}, {"ms": 4.0, "J_per_ns": 300.0}, {"ms": 8.0, "J_per_ns": 200.0}]
+    case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"])
+    printed = "Warp 1.19\n" + "\n".join(json.dumps(row) for row in rows)
+    (first, *_) = released.rows_from(case, in_turn.Ended(printed, "", ""))
+    assert (first["speedup"], first["saving"], first["kind"]) == (4.0, 4.0, "molecule")
 
-    def run(command, **_):
-        output = json.loads(command[-1])[-1]
-        Path(output).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(released.subprocess, "run", run)
-    (first, *_) = released.measure("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"], 10.0)
-    assert (first["speedup"], first["saving"]) == (4.0, 4.0)
+def test_the_mode_that_a_process_did_not_end_is_a_row_with_an_error():
+    case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"])
+    ended = in_turn.Ended('{"by": "torchmdx", "ms": 1.0}\n', "", "takes more than 5 s")
+    (_, row) = released.rows_from(case, ended)
+    assert (row["by"], row["mode"], row["error"]) == ("torchmd-net", "eager", "takes more than 5 s")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,16 @@ def test_the_box_of_water_has_whole_molecules_at_its_density():
     assert apart.min() > 1.4  # hydrogen bonds
     bonds = [atoms.get_distance(3 * k, 3 * k + j, mic=True) for k in range(216) for j in (1, 2)]
     assert max(bonds) < 1.01
+
+
+def test_a_program_that_fails_is_a_row_with_its_last_words():
+    pytest.importorskip("openmm")
+    from benchmarks import released_dynamics
+
+    head = {"program": "openmm-ml"}
+    assert released_dynamics.row_of(head, in_turn.Ended('{"step_ms": 1.0}', "", "")) == head | {"step_ms": 1.0}
+    failed = released_dynamics.row_of(head, in_turn.Ended("", "Traceback\nValueError: no\n", "exit status 1"))
+    assert failed["error"] == "exit status 1: Traceback\nValueError: no"
 
 
 def test_dynamics_are_compared_with_openmm_ml():

@@ -18,12 +18,14 @@ sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 import plot_learning  # noqa: E402
 import plot_multiple_steps  # noqa: E402
+import plot_released  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
 
 README, IMAGES = ROOT / "README.md", ROOT / "docs" / "images"
 # Of each plot: the record, and how it is drawn.
 PLOTS = {
+    "released.svg": ("released", plot_released.draw),
     "speed.svg": ("step", plot_speed.draw),
     "multiple_steps.svg": ("multiple_steps_modes", plot_multiple_steps.draw),
     "learning.svg": ("learning", plot_learning.draw),

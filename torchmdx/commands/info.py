@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         plans = _plans_of(readings[0].potential, options.atoms, options.card, options.periodic)
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
         what = "one periodic structure with its stress" if options.periodic else "one molecule"
-        print(f"\nwhat runs in float32, for {what}, whose atoms have about 48 neighbours:\n" + "\n".join(plans))
+        print(f"\nwhat runs in float32, for {what}, whose atoms have up to 48 neighbours:\n" + "\n".join(plans))
         if released:
             print("\nand on other machines:\n" + "\n".join(lines_of_machines(readings[0].potential, options.periodic)))
         return 0
