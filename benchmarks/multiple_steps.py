@@ -3,9 +3,9 @@
     python -m benchmarks.multiple_steps [FOLDER] [--rows organic-1/dhfr,...] [--fast aceff-2.0=FILE,...]
 
 Langevin in float32. FOLDER (or $RELEASED_POTENTIALS) has AceFF and a potential of matgl; organic-1 comes with
-torchmdx, and its fast model organic-1-fast. Fast models of the others are given, or have random weights; their cutoff
-and their size are those that `torchmdx distill` would choose here, or the size, layers x channels, that a row names.
-Random weights give times only. The fast model has no Coulomb energy.
+torchmdx, and its fast model organic-1-fast. Fast models of the others are given, or have random weights, with the size
+and the cutoff that `torchmdx distill` would choose here, or those that a row names. Random weights give times only.
+The fast model has no Coulomb energy.
 
 Atoms of 10⁸ amu hardly move, so that all steps have the edges of the first one, and the kicks are small whatever the
 potentials are. single_ms and inner_N_ms: of a small step, wall clock over many steps, in stretches that alternate;
@@ -39,18 +39,19 @@ SETTINGS = {"0.5x4": (0.5, 4), "1x2": (1.0, 2), "1x4": (1.0, 4), "2x2": (2.0, 2)
 STRETCHES, SECONDS = 5, 0.5
 MASS = 1e8  # amu
 CRYSTALS = {"Si 4096": ("Si", 8), "Cu 4000": ("Cu", 10)}
+MATPES = "TensorNet-MatPES-PBE-v2025.1-PES"
 FILES = {
     "aceff-1.1": "aceff-1.1.ckpt",
     "aceff-2.0": "aceff-2.0.ckpt",
-    "TensorNet-MatPES-PBE-v2025.1-PES": "TensorNet-MatPES-PBE-v2025.1-PES",
+    MATPES: MATPES,
 }
 MOLECULES = ("alanine_dipeptide", "chignolin", "dhfr", "water8000")
 ROWS = (
     *(f"organic-1/{name}" for name in MOLECULES),
-    *(f"organic-1/{name}/{size}" for name in ("dhfr", "water8000") for size in ("0x32", "1x32")),
     "aceff-2.0/peptide_in_water",
+    *(f"{MATPES}/{name}" for name in CRYSTALS),
     *(f"aceff-1.1/{name}/1x64" for name in ("water216", "water8000")),
-    *(f"TensorNet-MatPES-PBE-v2025.1-PES/{name}" for name in CRYSTALS),
+    *(f"organic-1/{name}/{size}" for name in ("dhfr", "water8000") for size in ("1x32", "0x32", "1x64@3")),
 )
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Row = dict[str, Any]
@@ -82,11 +83,15 @@ def found_in(folder: Path, file: str) -> Path:
 
 
 def fast_of(potential: Potential, system: System, size: str, file: str | None) -> tuple[Potential, str]:
-    """The fast model, and what it is. size: layers x channels; empty: that of the file, or chosen."""
+    """The fast model, and what it is. size: layers x channels @ cutoff; empty: that of the file, or chosen."""
     if file is not None and not size:
         return torchmdx.load(file, dtype=torch.float32, device=DEVICE), Path(file).stem
-    layers, channels = (int(number) for number in size.split("x")) if size else (None, None)
-    model, _ = network.choose(potential, [system], [system], DistillSettings(layers=layers, channels=channels))
+    given: dict[str, Any] = {}
+    if size:
+        shape, _, cutoff = size.partition("@")
+        layers, channels = (int(number) for number in shape.split("x"))
+        given = dict(layers=layers, channels=channels, cutoff=float(cutoff) if cutoff else None)
+    model, _ = network.choose(potential, [system], [system], DistillSettings(**given))
     said = f"{model.num_layers}x{model.num_channels}, {model.cutoff:g} Å"
     return network.untrained(model, potential), f"untrained {said}" + " (chosen)" * (not size)
 
@@ -117,7 +122,7 @@ def measure(potential: Potential, fast: Potential, system: System) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
-    parser.add_argument("--rows", default=",".join(ROWS), help="POTENTIAL/SYSTEM or POTENTIAL/SYSTEM/1x64")
+    parser.add_argument("--rows", default=",".join(ROWS), help="POTENTIAL/SYSTEM or POTENTIAL/SYSTEM/1x64@3.5")
     parser.add_argument("--fast", default="", help="POTENTIAL=FILE,...: fast models")
     parser.add_argument("--record", default="multiple_steps" if DEVICE == "cuda" else "multiple_steps_cpu")
     options = parser.parse_args()
