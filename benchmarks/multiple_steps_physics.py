@@ -1,19 +1,20 @@
 """Averages and drift of multiple time steps against single steps, with errors from independent replicas.
 
     python -m benchmarks.multiple_steps_physics start --folder F [--names alanine_dipeptide,water216]
+    python -m benchmarks.multiple_steps_physics settle --folder F --name water216 --kind npt [--picoseconds 20]
     python -m benchmarks.multiple_steps_physics run --folder F --name water216 --fast FILE [--seconds 300]
     python -m benchmarks.multiple_steps_physics report --folder F
 
-`start` brings replicas to equilibrium at 300 K, and those of water at 1 bar too. `run` takes the settings of a
-structure, with a wall time for all of them, which several processes share; every setting starts from the same
-positions, and its result is a file of the folder, so that what is there is not run again. `report` compares them, and
-writes results/multiple_steps_physics.json. A setting agrees if each average (potential energy; configurational
-temperature <|∇U|²> / <∇²U> of all atoms and of hydrogens; variance of the lengths of bonds) differs from that of single
-steps of 2 fs with heavy hydrogens by at most three standard errors of the difference, or by 1 % (energies: of 3/2 k T
-per atom), and no distribution (bonds, φ and ψ, pairs of oxygens) is farther from it than 99 % of random divisions of
-all replicas and 0.01 in total variation. The same is said of single steps of the same inner step and masses, with the
-diffusion and, at constant pressure, the density in addition. The potential (--potential) is in float32, the integrator
-that of Langevin with 1/ps.
+`start` brings replicas to equilibrium at 300 K, and those of water at 1 bar too; `settle` goes on with that. `run`
+takes the settings of a structure, with a wall time for all of them, which several processes share; every setting starts
+from the same positions, and its result is a file of the folder, so that what is there is not run again. `report`
+compares them, and writes results/multiple_steps_physics.json. A setting agrees if each average (potential energy;
+configurational temperature <|∇U|²> / <∇²U> of all atoms and of hydrogens; variance of the lengths of bonds) differs
+from that of single steps of 2 fs with heavy hydrogens by at most three standard errors of the difference, or by 1 %
+(energies: of 3/2 k T per atom), and no distribution (bonds, φ and ψ, pairs of oxygens) is farther from it than 99 % of
+random divisions of all replicas and 0.01 in total variation. The same is said of single steps of the same inner step
+and masses, with the diffusion and, at constant pressure, the density in addition. The potential (--potential) is in
+float32, the integrator that of Langevin with 1/ps.
 """
 
 from __future__ import annotations
@@ -98,12 +99,27 @@ def start(options: argparse.Namespace) -> None:
         stages = [(temperature, length * options.shorter) for temperature, length in planned]
         frames, _ = runs.equilibrated(subject, stages)
         given = {} if cell is None else {"cell": cell}
-        np.savez(options.folder / f"{name}.start.npz", numbers=numbers, frames=frames, **given)
+        np.savez(_start_of(options.folder, name, "nvt"), numbers=numbers, frames=frames, **given)
         if cell is not None:
             subject = Subject(name, numbers, frames, cell, potential, None)
             frames, cells = runs.equilibrated(subject, [(runs.TEMPERATURE, PRESSED * options.shorter)], pressed=True)
-            np.savez(options.folder / f"{name}.npt.start.npz", numbers=numbers, frames=frames, cell=cells)
+            np.savez(_start_of(options.folder, name, "npt"), numbers=numbers, frames=frames, cell=cells)
         print(f"{name}: {replicas} replicas, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def settle(options: argparse.Namespace) -> None:
+    """Goes on from the starting positions for some time, and writes those at its end instead."""
+    subject = _subject(options.folder, options.name, options.potential, None, options.kind)
+    stages = [(runs.TEMPERATURE, options.picoseconds)]
+    frames, cells = runs.equilibrated(subject, stages, pressed=options.kind == "npt")
+    given = {} if subject.cell is None else {"cell": cells if options.kind == "npt" else subject.cell}
+    np.savez(_start_of(options.folder, options.name, options.kind), numbers=subject.numbers, frames=frames, **given)
+    print(f"{options.name}, {options.kind}: {options.picoseconds:g} ps more", flush=True)
+
+
+def _start_of(folder: Path, name: str, kind: str) -> Path:
+    """The file of starting positions for this kind of run."""
+    return folder / (f"{name}.npt.start.npz" if kind == "npt" else f"{name}.start.npz")
 
 
 def _structure(name: str, folder: Path | None) -> tuple[Any, Any, Any]:
@@ -127,7 +143,7 @@ def _subject(folder: Path, name: str, potential: str, fast: str | None, kind: st
     for file in filter(None, (potential, fast)):
         if file not in _POTENTIALS:
             _POTENTIALS[file] = torchmdx.load(file, dtype=torch.float32, device=DEVICE)
-    with np.load(folder / (f"{name}.npt.start.npz" if kind == "npt" else f"{name}.start.npz")) as held:
+    with np.load(_start_of(folder, name, kind)) as held:
         given = (held["numbers"], held["frames"], held.get("cell"))
     return Subject(name, *given, _POTENTIALS[potential], _POTENTIALS.get(fast or ""))
 
@@ -204,13 +220,15 @@ def _plain(result: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("start", "run", "report"))
+    parser.add_argument("stage", choices=("start", "settle", "run", "report"))
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--names", default=",".join(REPLICAS))
     parser.add_argument("--structures", type=Path, help="folder with NAME.xyz to start from")
     parser.add_argument("--replicas", type=int)
     parser.add_argument("--shorter", type=float, default=1.0, help="factor of the times before the first frame")
     parser.add_argument("--name", default="alanine_dipeptide")
+    parser.add_argument("--kind", default="nvt", choices=("nvt", "npt"), help="of the positions to settle")
+    parser.add_argument("--picoseconds", type=float, default=20.0, help="to settle for")
     parser.add_argument("--potential", default="organic-1")
     parser.add_argument("--fast", help="checkpoint of the fast model")
     parser.add_argument("--seconds", type=float, default=60.0, help="wall time of all settings")
@@ -218,7 +236,7 @@ def main() -> None:
     parser.add_argument("--match", default="", help="regular expression of names of settings, such as nvt-normal-0.5x4")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    {"start": start, "run": run, "report": report}[options.stage](options)
+    {"start": start, "settle": settle, "run": run, "report": report}[options.stage](options)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,10 @@ class _Sums:
         found["laplacian"], found["laplacian_h"] = np.mean(curved, 0)
         for name, pairs in observables.bonds_of(self.subject.numbers, self.subject.frames[0]).items():
             values = observables.lengths(frames, pairs)
-            found[f"mean {name}"], found[f"variance {name}"] = values.mean((0, 2)), values.var(0).mean(1)
+            # Around a mean of all replicas, because that of a short run follows slow fluctuations.
+            # Bonds of a liquid are alike.
+            around = values - (values.mean((0, 1)) if self.subject.cell is None else values.mean())
+            found[f"mean {name}"], found[f"variance {name}"] = values.mean((0, 2)), (around**2).mean((0, 2))
             found[f"counts {name}"] = observables.histogram(values, **BONDS)
         if self.subject.cell is None:
             angles = [observables.torsion(frames, atoms) for atoms in (PHI, PSI)]
