@@ -2,10 +2,10 @@
 
     python -m benchmarks.multiple_steps [FOLDER] [--rows organic-1/dhfr,...] [--fast aceff-2.0=FILE,...]
 
-Langevin in float32. FOLDER (or $RELEASED_POTENTIALS) has AceFF-2.0 and a potential of matgl; organic-1 comes with
-torchmdx, and its fast model organic-1-fast. Fast models of the others are given, or have random weights and one layer
-of 32 channels; their cutoff is that of `torchmdx distill`. "no layers": random weights, no layer, 32 channels. Random
-weights give times only. The fast model has no Coulomb energy.
+Langevin in float32. FOLDER (or $RELEASED_POTENTIALS) has AceFF and a potential of matgl; organic-1 comes with
+torchmdx, and its fast model organic-1-fast. Fast models of the others are given, or have random weights, with the size
+and the cutoff that `torchmdx distill` would choose here, or those that a row names. Random weights give times only.
+The fast model has no Coulomb energy.
 
 Atoms of 10⁸ amu hardly move, so that all steps have the edges of the first one, and the kicks are small whatever the
 potentials are. single_ms and inner_N_ms: of a small step, wall clock over many steps, in stretches that alternate;
@@ -31,6 +31,7 @@ from benchmarks import matgl_steps, record, systems
 from torchmdx import Dynamics, Potential, System
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.training.distillation import network
+from torchmdx.training.distillation.settings import DistillSettings
 
 INNER = (2, 4)
 # fs of an inner step, inner steps; hydrogens have 3 amu but in the first
@@ -38,13 +39,19 @@ SETTINGS = {"0.5x4": (0.5, 4), "1x2": (1.0, 2), "1x4": (1.0, 4), "2x2": (2.0, 2)
 STRETCHES, SECONDS = 5, 0.5
 MASS = 1e8  # amu
 CRYSTALS = {"Si 4096": ("Si", 8), "Cu 4000": ("Cu", 10)}
-FILES = {"aceff-2.0": "aceff-2.0.ckpt", "TensorNet-MatPES-PBE-v2025.1-PES": "TensorNet-MatPES-PBE-v2025.1-PES"}
+MATPES = "TensorNet-MatPES-PBE-v2025.1-PES"
+FILES = {
+    "aceff-1.1": "aceff-1.1.ckpt",
+    "aceff-2.0": "aceff-2.0.ckpt",
+    MATPES: MATPES,
+}
 MOLECULES = ("alanine_dipeptide", "chignolin", "dhfr", "water8000")
 ROWS = (
     *(f"organic-1/{name}" for name in MOLECULES),
-    *(f"organic-1/{name}/no layers" for name in ("dhfr", "water8000")),
     "aceff-2.0/peptide_in_water",
-    *(f"TensorNet-MatPES-PBE-v2025.1-PES/{name}" for name in CRYSTALS),
+    *(f"{MATPES}/{name}" for name in CRYSTALS),
+    *(f"aceff-1.1/{name}/1x64" for name in ("water216", "water8000")),
+    *(f"organic-1/{name}/{size}" for name in ("dhfr", "water8000") for size in ("1x32", "0x32", "1x64@3")),
 )
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Row = dict[str, Any]
@@ -75,13 +82,18 @@ def found_in(folder: Path, file: str) -> Path:
     return found[0]
 
 
-def fast_of(potential: Potential, system: System, kind: str, file: str | None) -> tuple[Potential, str]:
-    """The fast model, and what it is."""
-    if file is not None and not kind:
+def fast_of(potential: Potential, system: System, size: str, file: str | None) -> tuple[Potential, str]:
+    """The fast model, and what it is. size: layers x channels @ cutoff; empty: that of the file, or chosen."""
+    if file is not None and not size:
         return torchmdx.load(file, dtype=torch.float32, device=DEVICE), Path(file).stem
-    layers, cutoff = 0 if kind else 1, network.cutoff_of(potential, [system])
-    model = network.section(potential, [system], layers, 32, cutoff)
-    return network.untrained(model, potential), f"untrained {layers}x32, {cutoff:g} Å"
+    given: dict[str, Any] = {}
+    if size:
+        shape, _, cutoff = size.partition("@")
+        layers, channels = (int(number) for number in shape.split("x"))
+        given = dict(layers=layers, channels=channels, cutoff=float(cutoff) if cutoff else None)
+    model, _ = network.choose(potential, [system], [system], DistillSettings(**given))
+    said = f"{model.num_layers}x{model.num_channels}, {model.cutoff:g} Å"
+    return network.untrained(model, potential), f"untrained {said}" + " (chosen)" * (not size)
 
 
 def measure(potential: Potential, fast: Potential, system: System) -> Row:
@@ -110,7 +122,7 @@ def measure(potential: Potential, fast: Potential, system: System) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
-    parser.add_argument("--rows", default=",".join(ROWS), help="POTENTIAL/SYSTEM or POTENTIAL/SYSTEM/no layers")
+    parser.add_argument("--rows", default=",".join(ROWS), help="POTENTIAL/SYSTEM or POTENTIAL/SYSTEM/1x64@3.5")
     parser.add_argument("--fast", default="", help="POTENTIAL=FILE,...: fast models")
     parser.add_argument("--record", default="multiple_steps" if DEVICE == "cuda" else "multiple_steps_cpu")
     options = parser.parse_args()
@@ -118,11 +130,11 @@ def main() -> None:
     given = {"organic-1": "organic-1-fast"} | dict(pair.split("=") for pair in options.fast.split(",") if pair)
     rows = []
     for name in options.rows.split(","):
-        model, system, *kind = name.split("/")
+        model, system, *size = name.split("/")
         file = model if model not in FILES else found_in(Path(options.folder), FILES[model])
         potential = torchmdx.load(file, dtype=torch.float32, device=DEVICE).requires_grad_(False)
         moving = structure(system)
-        fast, said = fast_of(potential, moving, "".join(kind), given.get(model))
+        fast, said = fast_of(potential, moving, "".join(size), given.get(model))
         row: Row = dict(potential=model, system=system, fast=said)
         try:
             row |= measure(potential, fast.requires_grad_(False), moving)

@@ -1,9 +1,13 @@
-"""Compares the runs of `benchmarks.multiple_steps_physics` with single steps of 2 fs and heavy hydrogens."""
+"""Compares the runs of `benchmarks.multiple_steps_physics` with single steps.
+
+Those of 2 fs with heavy hydrogens, and those of the same inner step and masses.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,7 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
     """A row of each setting that has a result in the folder."""
     held = {one: _load(folder / f"{name}.{one.name}.npz") for one in settings}
     reference = held.get(REFERENCE)
-    times = next((row for row in record.read("multiple_steps")["rows"] if row["system"] == name), {})
+    timed = [row for row in record.read("multiple_steps")["rows"] if row["system"] == name]
     rows = []
     for setting, arrays in held.items():
         if arrays is None:
@@ -43,6 +47,8 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
             rows.append(row | dict(error=str(arrays["failed"])))
             continue
         row |= dict(picoseconds=_rounded(arrays["picoseconds"]), frames=int(arrays["frames"]))
+        times = next((one for one in timed if one["potential"] == row.get("potential", one["potential"])), {})
+        single = held.get(replace(setting, inner=1)) if setting.inner > 1 else None
         if setting.kind == "nve":
             row |= _drift(arrays)
         elif setting.kind == "npt":
@@ -52,6 +58,8 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
             row |= samples_an_hour(row, times)
             if reference is not None and "failed" not in reference:
                 row |= compared(arrays, reference)
+        if single is not None and "failed" not in single and setting.kind != "nve":
+            row |= against_single(arrays, single)
         rows.append(row)
     return rows
 
@@ -80,6 +88,28 @@ def _rounded(value: Any, digits: int = 4) -> float:
 
 def _pair(name: str, value: float, error: float, digits: int = 6) -> dict[str, float]:
     return {name: _rounded(value, digits), f"{name}_error": _rounded(error, 2)}
+
+
+def against_single(arrays: Arrays, single: Arrays) -> dict[str, Any]:
+    """What differs from single steps with the same inner step and masses; differences in percent, with errors."""
+    row, beyond = {}, []
+    if "energy" in arrays:
+        found = compared(arrays, single)
+        beyond = [found["beyond"]] if found["beyond"] else []
+        row = {
+            f"{name}_to_single": value
+            for name, value in found.items()
+            if name.startswith("variance_") or name.removeprefix("p_") == "pairs"
+        }
+    for name in ("density", "diffusion"):
+        if name in arrays and name in single and np.isfinite([arrays[name].sum(), single[name].sum()]).all():
+            (value, error), (other, of_other) = (observables.mean_and_error(each[name]) for each in (arrays, single))
+            difference, combined = value - other, math.hypot(error, of_other)
+            if abs(difference) > MOST_ERRORS * combined:
+                beyond.append(name)
+            row[f"{name}_percent_to_single"] = _rounded(100 * difference / other, 3)
+            row[f"{name}_percent_error_to_single"] = _rounded(100 * combined / other, 2)
+    return row | dict(agrees_with_single=not beyond, beyond_single=", ".join(beyond))
 
 
 def scalars(arrays: Arrays) -> dict[str, tuple[float, float]]:

@@ -24,7 +24,7 @@ from torchmdx.structures.units import BOLTZMANN, FORCE_TO_ACCELERATION
 Floats = NDArray[np.float64]
 
 TEMPERATURE, FRICTION = 300.0, 1.0  # K, 1/ps
-EQUILIBRATION, RELAXATION = 1500.0, 3000.0  # fs before the first frame, and at constant pressure
+EQUILIBRATION, RELAXATION = 1500.0, 2000.0  # fs before the first frame, and at constant pressure
 SPACING = 30.0  # fs, least between frames
 FEWEST, MOST = 20, 4000  # frames
 PAIR_EVERY, CURVATURE_EVERY = 8, 10  # frames
@@ -35,6 +35,7 @@ PAIRS, LONGEST = 140, 7.0  # bins, Å
 LAGS = (0.5, 2.0)  # ps, of the slope of squared displacements
 NO_LIMIT = 1e6  # eV/Å: resonance is to be seen, not stopped
 DENSITY = 1.66053907  # g/cm³ of 1 amu/Å³
+PRESSED: dict[str, Any] = dict(barostat=CellRescaling(1.0, relaxation=0.5))
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Subject:
     name: str
     numbers: NDArray[np.int64]
     frames: Floats  # [R,N,3]
-    cell: Floats | None
+    cell: Floats | None  # [3,3], or [R,3,3]
     potential: Potential
     fast: Potential | None
     seed: int = 1
@@ -75,8 +76,10 @@ class Subject:
 
     @property
     def systems(self) -> list[System]:
-        periodic = None if self.cell is None else True
-        return [System.create(frame, self.numbers, self.cell, periodic) for frame in self.frames]
+        if self.cell is None:
+            return [System.create(frame, self.numbers) for frame in self.frames]
+        cells = np.broadcast_to(self.cell, (len(self.frames), 3, 3))
+        return [System.create(frame, self.numbers, cell, True) for frame, cell in zip(self.frames, cells, strict=True)]
 
     def evaluate(self, positions: Floats) -> Floats:
         """Forces [R,N,3] of the potential."""
@@ -161,7 +164,10 @@ class _Sums:
         found["laplacian"], found["laplacian_h"] = np.mean(curved, 0)
         for name, pairs in observables.bonds_of(self.subject.numbers, self.subject.frames[0]).items():
             values = observables.lengths(frames, pairs)
-            found[f"mean {name}"], found[f"variance {name}"] = values.mean((0, 2)), values.var(0).mean(1)
+            # Around a mean of all replicas, because that of a short run follows slow fluctuations.
+            # Bonds of a liquid are alike.
+            around = values - (values.mean((0, 1)) if self.subject.cell is None else values.mean())
+            found[f"mean {name}"], found[f"variance {name}"] = values.mean((0, 2)), (around**2).mean((0, 2))
             found[f"counts {name}"] = observables.histogram(values, **BONDS)
         if self.subject.cell is None:
             angles = [observables.torsion(frames, atoms) for atoms in (PHI, PSI)]
@@ -179,8 +185,7 @@ class _Sums:
 
 def constant_temperature(subject: Subject, setting: Setting, until: float, shorter: float = 1.0) -> dict[str, Any]:
     """Averages of each replica of a run until this time of `time.perf_counter`, at constant pressure too."""
-    further = {} if setting.kind == "nvt" else dict(barostat=CellRescaling(1.0, relaxation=0.5))
-    dynamics = subject.dynamics(setting, Langevin(FRICTION), **further)
+    dynamics = subject.dynamics(setting, Langevin(FRICTION), **(PRESSED if setting.kind == "npt" else {}))
     every = _every(setting, SPACING)
     sums = _Sums(subject, MultipleSteps(setting.inner).limits(dynamics.motion))
     first = shorter * (EQUILIBRATION if setting.kind == "nvt" else RELAXATION)
@@ -220,12 +225,12 @@ def _require_sound(found: Snapshot) -> None:
         raise FloatingPointError(f"{hot:.0f} K after {found.time:.0f} fs")
 
 
-def equilibrated(subject: Subject, stages: list[tuple[float, float]]) -> Floats:
-    """Positions [R,N,3] after stages of (temperature K, time ps), with 2 fs and hydrogens of 3 amu."""
+def equilibrated(subject: Subject, stages: list[tuple[float, float]], pressed: bool = False) -> tuple[Floats, Floats]:
+    """Positions [R,N,3] and cells [R,3,3] after stages of (temperature K, time ps), of 2 fs with hydrogens of 3 amu."""
     setting = Setting("nvt", 3.0, 2.0, 1)
-    dynamics = subject.dynamics(setting, Langevin(5.0))
+    dynamics = subject.dynamics(setting, Langevin(5.0), **(PRESSED if pressed else {}))
     graph = _graph(setting)
     for temperature, length in stages:
         dynamics.set_temperature(temperature)
         found = dynamics.run(graph * max(1, round(1000 * length / setting.timestep / graph)))
-    return found.positions.reshape(subject.frames.shape)
+    return found.positions.reshape(subject.frames.shape), found.cell

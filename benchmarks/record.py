@@ -56,7 +56,7 @@ def update(name: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> Path
     Those that were measured with another commit or device than this get it as a key of their own.
     """
     found, here = read(name), environment()
-    old, new = found["rows"], {tuple(row[key] for key in keys) for row in rows}
+    old, new = found["rows"], {tuple(row.get(key) for key in keys) for row in rows}
     replaced = [tuple(row.get(key) for key in keys) in new for row in old]
     for row in old:
         for key in ("commit", "device"):

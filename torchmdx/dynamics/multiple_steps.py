@@ -64,18 +64,25 @@ class MultipleSteps:
     def limits(self, motion: Motion) -> Floats:
         """The largest difference of the forces on each atom [N], eV/Å; infinite for frozen atoms.
 
-        By default the two kicks of n steps may give an atom at rest no more than its mean kinetic energy, 3/2 k T: a
-        larger correction is no small one, and steps with such are not stable for long. T is the highest temperature of
-        the run, and 300 K at least.
+        By default those of `thermal_limits` at the highest temperature of the run.
         """
         particles = motion.particles
         if self.most is not None:
             found = np.full(len(particles.masses), self.most)
         else:
-            thermal = 3 * BOLTZMANN * max(LEAST_TEMPERATURE, float(motion.temperatures.max()))
-            impulse = np.sqrt(thermal * particles.masses / FORCE_TO_ACCELERATION)
-            found = impulse / (self.inner * motion.timestep)
+            found = thermal_limits(particles.masses, self.inner * motion.timestep, float(motion.temperatures.max()))
         return np.where(particles.mobile, found, np.inf)
+
+
+def thermal_limits(masses: Floats, outer: float, temperature: float) -> Floats:
+    """The largest differences of the forces on atoms of these masses, amu, with outer steps in fs, eV/Å.
+
+    The two kicks of an outer step may give an atom at rest no more than its mean kinetic energy, 3/2 k T, at 300 K at
+    least: a larger correction is no small one, and steps with such are not stable for long.
+    """
+    thermal = 3 * BOLTZMANN * max(LEAST_TEMPERATURE, temperature)
+    found: Floats = np.sqrt(thermal * masses / FORCE_TO_ACCELERATION) / outer
+    return found
 
 
 def multiple_steps_of(
