@@ -185,7 +185,7 @@ def test_results_repeat_and_are_the_callers_own():
     assert plain.energies is None
 
 
-@pytest.mark.parametrize("name", ["assign", "__call__"])
+@pytest.mark.parametrize("name", ["assign", "on_device"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_after_an_interruption_results_are_right(name, error, monkeypatch):
     atoms, model = triclinic(), potential()
