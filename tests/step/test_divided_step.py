@@ -364,6 +364,11 @@ def test_several_domains_on_gpus(pbc, second):
         assert abs(found.energy[0] - wanted.energy[0]) < 1e-6 * abs(wanted.energy[0])
     assert [part.mode for part in step.report().steps] == ["graph", "graph"]
     assert step.num_assignments > 2
+    before = step.num_assignments
+    atoms.positions[1, 0] += 1.6  # farther than the skin; one atom of two is looked at before an evaluation
+    found, wanted = step(atoms.positions), whole(atoms.positions)
+    assert np.linalg.norm(found.forces - wanted.forces) < 3e-6 * np.linalg.norm(wanted.forces)
+    assert step.num_assignments == before + 1
     on_device = step(torch.from_numpy(atoms.positions).cuda())
     assert on_device.forces.device.type == "cuda"
     np.testing.assert_array_equal(on_device.forces.cpu().numpy(), step(atoms.positions).forces)
