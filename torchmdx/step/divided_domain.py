@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchmdx.evaluation.derivatives import AtomsTogether
+from torchmdx.runtime.device_guard import on_device
 from torchmdx.step.division import Division, Share
 from torchmdx.step.domain_step import DomainStep
 from torchmdx.structures.system import Batch
@@ -62,6 +66,13 @@ class _AtomsOnDevice:
         return (x + y).add_(z).max().sqrt_()
 
 
+class _Placed(NamedTuple):
+    """farthest []: how far an atom has moved, Å. done: recorded after the positions, on a GPU."""
+
+    farthest: Tensor
+    done: torch.cuda.Event | None
+
+
 class DeviceDomain:
     """A device's part: its step, and the share that this has been given."""
 
@@ -70,26 +81,51 @@ class DeviceDomain:
         self.share: Share | None = None
         self._atoms: _AtomsOnDevice | None = None
 
-    def evaluate(
+    def begin(
         self, batch: Batch, division: Division, share: Share, positions: Tensor, cell: NDArray[np.float64]
-    ) -> DomainPart:
-        """Results for a share of the atoms at positions [N,3] on the host, given to the step if it has another."""
-        if self.share is not share or self._atoms is None:
+    ) -> Callable[[], DomainPart]:
+        """Puts a share of the atoms at positions [N,3] on the host; returns the function that evaluates them.
+
+        The function may run in another thread, and gives the step the share if that has another. Placing is of many
+        short operations, each of which lets go of Python's lock: threads would hand it to each other at each of them.
+        """
+        if self.share is share:
+            return functools.partial(
+                self._evaluate, share, division, cell, self._place(share, positions, cell, division)
+            )
+
+        def evaluate() -> DomainPart:
             self._take(batch, division, share, positions.numpy(), cell)
-        assert self._atoms is not None
+            return self._evaluate(share, division, cell, self._place(share, positions, cell, division))
+
+        return evaluate
+
+    def _place(self, share: Share, positions: Tensor, cell: NDArray[np.float64], division: Division) -> _Placed | None:
+        """Writes the positions of a share's atoms into the inputs of the step; None where there is nothing to do."""
         if not share.num_owned:
+            return None
+        assert self._atoms is not None
+        with on_device(self.device):
+            places = self.step.device_inputs
+            torch.index_select(positions.to(self.device, non_blocking=True), 0, self._atoms.atoms, out=places)
+            places[self._atoms.moved] += self._atoms.moves(cell)
+            farthest = self._atoms.farthest(places, division.allowed(cell)[0])  # beside the evaluation
+            on_gpu = self.device.type == "cuda"
+            return _Placed(farthest, torch.cuda.current_stream(self.device).record_event() if on_gpu else None)
+
+    def _evaluate(
+        self, share: Share, division: Division, cell: NDArray[np.float64], placed: _Placed | None
+    ) -> DomainPart:
+        if placed is None:
             none = torch.zeros(0, dtype=torch.float64, device=self.device)
             return DomainPart(0.0, none, none.new_zeros(len(share.atoms), 3), np.zeros((3, 3)))
-        atoms, places = self._atoms, self.step.device_inputs
-        torch.index_select(positions.to(self.device, non_blocking=True), 0, atoms.atoms, out=places)
-        places[atoms.moved] += atoms.moves(cell)
-        deform, allowed = division.allowed(cell)
-        farthest = atoms.farthest(places, deform)  # beside the evaluation
+        if placed.done is not None:
+            torch.cuda.current_stream(self.device).wait_event(placed.done)
         try:
             energy, energies, forces, virial = self.step.on_device(cell)
         except AtomsTogether as error:  # by the numbers of the whole structure
             raise AtomsTogether(*sorted(int(share.atoms[atom]) for atom in error.args)) from None
-        return DomainPart(energy, energies, forces, virial, float(farthest) <= allowed)
+        return DomainPart(energy, energies, forces, virial, float(placed.farthest) <= division.allowed(cell)[1])
 
     def _take(
         self, batch: Batch, division: Division, share: Share, positions: NDArray[np.float64], cell: NDArray[np.float64]

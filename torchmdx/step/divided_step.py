@@ -165,9 +165,11 @@ class DividedStep:
         return self._run(taken)
 
     def _run(self, taken: DividedStructure) -> list[DomainPart]:
-        """The results of all domains: those on GPUs in threads of their own, so that all work at the same time."""
+        """The results of all domains: those on GPUs in threads, but for one, so that all work at the same time."""
         works = taken.works()
-        away = [len(works) > 1 and domain.device.type == "cuda" for domain in taken.domains]
+        away = [domain.device.type == "cuda" for domain in taken.domains]
+        if all(away):
+            away[-1] = False
         if any(away) and self._threads is None:
             self._threads = ThreadPoolExecutor(len(self.devices), thread_name_prefix="torchmdx-domain")
         futures: dict[int, Future[DomainPart]] = {}

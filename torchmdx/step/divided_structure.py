@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -111,11 +110,11 @@ class DividedStructure:
         return all(domain.device.type == "cuda" for domain in self.domains)
 
     def works(self) -> list[Callable[[], DomainPart]]:
-        """For each domain the function that evaluates it."""
+        """Puts the atoms of all domains in place; for each the function that evaluates it."""
         division = self.division
         assert division is not None
         return [
-            functools.partial(domain.evaluate, self.batch, division, share, self.positions, self.frame)
+            domain.begin(self.batch, division, share, self.positions, self.frame)
             for domain, share in zip(self.domains, division.shares, strict=True)
         ]
 

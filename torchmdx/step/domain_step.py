@@ -166,7 +166,8 @@ class DomainStep:
         self.num_evaluations += 1
         energies = torch.as_tensor(result.energies)[: self.num_owned] + self._share
         energy = float(step.buffers.host_arrays["energy"][0]) + self._share * self.num_owned
-        virial = torch.as_tensor(result.stress[0]).cpu().numpy() * float(volume(step.buffers.inputs["cell"].cpu()))
+        box = step.buffers.inputs["cell"][0].cpu() if cell is None else torch.as_tensor(cell, dtype=torch.float64)
+        virial = torch.as_tensor(result.stress[0]).cpu().numpy() * float(volume(box))
         return energy, energies, torch.as_tensor(result.forces)[: self.num_atoms], virial
 
     def atom_virials(self, *, flux: bool = False) -> NDArray[np.float64]:
