@@ -37,7 +37,7 @@ from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.runtime.cuda_kernel import GridKernel
-from torchmdx.runtime.cuda_source import cubin, members
+from torchmdx.runtime.cuda_source import cubins, members
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet import FastTensorNet
@@ -103,17 +103,18 @@ class GridLauncher(Protocol):
     def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
 
 
-def code() -> bytes:
-    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+def code() -> dict[str, bytes]:
+    """Each kernel, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE, SIZES)
+    return cubins(MAIN, files, ARCHITECTURE, {f"{name}_kernel": name for name in KERNELS}, SIZES)
 
 
 @functools.cache
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
     made, shape = code(), dict(threads=THREADS, shared_bytes=SHARED_BYTES)
-    return {name: GridKernel(made, f"{name}_kernel", device, **shape) for name in KERNELS}
+    names = {name: f"{name}_kernel" for name in KERNELS}
+    return {name: GridKernel(made[known], known, device, **shape) for name, known in names.items()}
 
 
 class TileKernels:
