@@ -225,7 +225,7 @@ class Calculator(AseCalculator):
 
     def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""
-        return self.pool.steps[-1].report() if self.pool.steps else None
+        return self.pool.report()
 
     def get_descriptors(self, atoms: Atoms | None = None) -> NDArray[np.float64]:
         """Invariant features [N,C] of the atoms, from which the network computes their energies.
