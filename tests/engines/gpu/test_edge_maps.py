@@ -241,7 +241,7 @@ def test_maps_on_a_gpu_agree_with_float64_and_repeat_their_bits(weights, count):
     }
     w = SimpleNamespace(**gpu)
     device = torch.device("cuda", torch.cuda.current_device())
-    maps = EdgeMaps([w], {name: edge_maps.launcher(device, name) for name in edge_maps.SHARED_BYTES}, 66)
+    maps = EdgeMaps([w], edge_maps.launchers(device), 66)
     z3_exact, back_exact = exact(w, z1, g3)
     found = []
     for _ in range(5):
