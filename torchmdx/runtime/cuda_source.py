@@ -46,7 +46,9 @@ def _candidates() -> Iterator[Path]:
         yield from sorted(Path(base).glob("*/lib/libnvrtc.so.*"))
 
 
-def cubin(name: str, files: Mapping[str, str], architecture: str, constants: Mapping[str, int | str] | None = None) -> bytes:
+def cubin(
+    name: str, files: Mapping[str, str], architecture: str, constants: Mapping[str, int | str] | None = None
+) -> bytes:
     """Code for an architecture, such as "sm_90", from the file `name`; the other files are what it includes.
 
     Args:

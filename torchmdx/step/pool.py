@@ -80,8 +80,9 @@ class StepPool:
     `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others
     are if the GPU's memory runs out.
 
-    With mode="auto" on a GPU, the first result of up to 3,000 atoms does not wait for kernels that this machine has never
-    compiled: it comes from the exact model, and `report().why` says so. TORCHMDX_STANDBY=0 in the environment waits.
+    With mode="auto" on a GPU, the first result of up to 3,000 atoms does not wait for kernels that this machine has
+    never compiled: it comes from the exact model, and `report().why` says so. TORCHMDX_STANDBY=0 in the environment
+    waits.
 
     Args:
         mode, stress, precision, audit_every, engine, uncertainty, max_memory: As for CapturedStep. Threads that share a

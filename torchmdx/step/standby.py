@@ -1,4 +1,4 @@
-"""First results by the exact model while the kernels of a GPU are compiled, the first time that a machine needs them."""
+"""First results by the exact model while kernels of a GPU are compiled, the first time that a machine needs them."""
 
 from __future__ import annotations
 

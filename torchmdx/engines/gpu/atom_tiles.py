@@ -20,7 +20,6 @@ atoms it evaluates, as those of `Chain` do; blocks beyond return.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.runtime.cuda_kernel import GridKernel
 from torchmdx.runtime.cuda_source import cubins, members
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet import FastTensorNet
@@ -109,7 +109,7 @@ def code() -> dict[str, bytes]:
     return cubins(MAIN, files, ARCHITECTURE, {f"{name}_kernel": name for name in KERNELS}, SIZES)
 
 
-@functools.cache
+@once
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
     made, shape = code(), dict(threads=THREADS, shared_bytes=SHARED_BYTES)

@@ -8,7 +8,6 @@ been called. Blocks wait for those of their own cluster only.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from torchmdx.engines.plan.serves import CLUSTER_CHARGES as CHARGES
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.runtime.cuda_kernel import ClusterKernel
 from torchmdx.runtime.cuda_source import cubins, members
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_rows import ChargedRowChain
@@ -75,7 +75,7 @@ def source(main: str) -> dict[str, str]:
     return {path.name: path.read_text() for path in paths}
 
 
-@functools.cache
+@once
 def launchers(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Mapping[str, ClusterKernel]:
     """The kernels on a device, compiled once with these constants by NVRTC, and kept in the cache.
 

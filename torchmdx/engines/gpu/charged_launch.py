@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu import charged_cluster, one_launch
+from torchmdx.engines.gpu import one_launch
 from torchmdx.engines.gpu.charged_cluster import SHAPE, Charged, ChargedClusters, addresses, source
 from torchmdx.engines.gpu.charged_weights import whole
 from torchmdx.engines.gpu.one_launch import ARCHITECTURE, SOURCES, ClusterLauncher, OneLaunchStruct

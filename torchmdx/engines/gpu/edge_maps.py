@@ -12,7 +12,6 @@ bytes have their eight pieces of 16 bytes in the swizzled order of tensor cores.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.runtime.cuda_kernel import ClusterKernel
 from torchmdx.runtime.cuda_source import cubins
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_weights import FilterWeights
@@ -120,7 +120,7 @@ def code() -> dict[str, bytes]:
     return cubins(MAIN, files, ARCHITECTURE, CALLED)
 
 
-@functools.cache
+@once
 def launchers(device: torch.device) -> Mapping[str, ClusterLauncher]:
     """The kernels on a device, compiled once by NVRTC and kept in the cache.
 
