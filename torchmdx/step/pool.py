@@ -203,7 +203,7 @@ class StepPool:
         vars(self).update(state)
         self._standby = self._new_standby()
 
-    def _new_standby(self) -> Standby[_Slot] | None:
+    def _new_standby(self) -> Standby[_Key, _Slot] | None:
         if not may_stand_by(self.potential, self.mode, self.engine) or isinstance(self.potential, Ensemble):
             return None
         return Standby(self.potential, stress=self.stress)

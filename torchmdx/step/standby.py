@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +30,7 @@ VARIABLE = "TORCHMDX_STANDBY"  # "0" waits for kernels instead
 
 NOTES = "kernels"  # of those that were compiled; if Triton's folder was emptied, they are waited for
 
+Key = TypeVar("Key")
 Made = TypeVar("Made")
 
 
@@ -52,7 +53,7 @@ def kernels_for(potential: Potential, batch: Batch, *, stress: bool, precision: 
     return name_of(facts, sorted(chosen.items()))
 
 
-class Standby(Generic[Made]):
+class Standby(Generic[Key, Made]):
     """The exact model for the first evaluation of structures whose steps are made in a thread meanwhile.
 
     Later evaluations wait for the thread, so that which of them the exact model makes does not depend on time.
@@ -65,9 +66,9 @@ class Standby(Generic[Made]):
         self.potential, self.stress = potential, stress
         self.report: StepReport | None = None
         self._known: set[str] = set()
-        self._making: tuple[Hashable, Future[Made]] | None = None
+        self._making: tuple[Key, Future[Made]] | None = None
 
-    def made(self) -> tuple[Hashable, Made] | None:
+    def made(self) -> tuple[Key, Made] | None:
         """(key, what the thread has made for it) after waiting for it, once; None if there is nothing.
 
         Errors are left to who makes it again.
@@ -89,7 +90,7 @@ class Standby(Generic[Made]):
         name = kernels()
         return None if name is None or name in self._known or noted(NOTES, name) else name
 
-    def begin(self, key: Hashable, name: str, make: Callable[[], Made]) -> None:
+    def begin(self, key: Key, name: str, make: Callable[[], Made]) -> None:
         """Starts a thread that makes the step of a key. Python waits for it when it ends."""
         prepare_linear_algebra(self.potential.device)
         log.info(WHY)

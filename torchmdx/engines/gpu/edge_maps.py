@@ -126,9 +126,9 @@ def launchers(device: torch.device) -> Mapping[str, ClusterLauncher]:
 
     Raises CompileError, CacheError or DriverError.
     """
-    shape = dict(threads=THREADS, cluster=CLUSTER, together=False)
+    shape = dict(threads=THREADS, cluster=CLUSTER)
     return {
-        name: ClusterKernel(made, name, device, most_shared_bytes=SHARED_BYTES[name], **shape)
+        name: ClusterKernel(made, name, device, most_shared_bytes=SHARED_BYTES[name], together=False, **shape)
         for name, made in code().items()
     }
 
