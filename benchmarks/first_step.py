@@ -1,9 +1,15 @@
-"""Times the first step of a process: kernels on disk, or compiled in parallel or one after another.
+"""Times the first step of a process, and tells where its seconds go.
 
-    python -m benchmarks.first_step [--names chignolin,dhfr] [--one-after-the-other]
+    python -m benchmarks.first_step [FOLDER] [--rows organic-1/chignolin,aceff-2.0/chignolin] [--ways fresh,disk]
 
-The potentials of benchmarks/step.py; each first step has its own process and its own folder of kernels. setup_s: from
-making the step to its first forces, with imports that happen then, without the start of CUDA; it includes capture_s.
+FOLDER (or $RELEASED_POTENTIALS): as for benchmarks/released.py. Each first step has a process of its own. fresh: with
+an empty folder of kernels; disk: with those that "fresh", run just before, has compiled; pool: the first two results of
+a `StepPool` in mode "auto" with an empty folder, the first of which need not wait for kernels.
+
+setup_s: from making a step to its first forces, with the imports that happen then, without the start of CUDA. It is the
+sum of tables_s (filter tables), cuda_s (kernels of CUDA C++: compiled, loaded, and weights packed for them), triton_s
+(Triton's kernels compiled), capture_s, audit_s and other_s. Before it: import_torch_s, import_s (torchmdx), start_s
+(CUDA's start and a product), load_s (the potential). first_s, second_s: of a pool.
 """
 
 from __future__ import annotations
@@ -15,74 +21,129 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
-import torch
-
-from benchmarks import record, step
-from torchmdx.runtime import compile_cache, kernel_compile
-from torchmdx.step.captured_step import CapturedStep
-
-# "on disk" uses the kernels that "side by side", run just before it, has compiled.
-WAYS, ALSO = ("side by side", "on disk"), "one after the other"
-NAMES = ("alanine_dipeptide", "chignolin", "dhfr", "water1000")
+ROWS = "organic-1/alanine_dipeptide,organic-1/chignolin,organic-1/dhfr,aceff-2.0/alanine_dipeptide,aceff-2.0/chignolin"
+WAYS = ("fresh", "disk", "pool")
+FIRST = "benchmarks.first_step"
 
 
-def first_step(name: str, way: str, second: bool) -> None:
-    """Measures in this process, and prints the times."""
-    if way == ALSO:
-        kernel_compile._triton_is_supported = lambda: False  # type: ignore[assignment]
-    model = step.potential(second).cuda()
-    batch = step.batch_of(name, 1)
+class Clock:
+    """Seconds of parts of a run, each without the parts inside of it, in one thread."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._part, self._since = "other", time.perf_counter()
+
+    def switch(self, part: str) -> str:
+        """Counts the time until now for the current part, and the time from now on for another; returns the former."""
+        now, before = time.perf_counter(), self._part
+        self.seconds[before] = self.seconds.get(before, 0.0) + now - self._since
+        self._part, self._since = part, now
+        return before
+
+    def watch(self, owner: Any, name: str, part: str) -> None:
+        """Counts the time of a function for a part."""
+        function = getattr(owner, name)
+
+        def timed(*args: Any, **options: Any) -> Any:
+            before = self.switch(part)
+            try:
+                return function(*args, **options)
+            finally:
+                self.switch(before)
+
+        setattr(owner, name, timed)
+
+
+def first_step(potential: str, name: str, way: str) -> dict[str, Any]:
+    """Measures in this process."""
+    clock = Clock()
+    clock.switch("import_torch")
+    import torch
+
+    clock.switch("import")
+    import torchmdx
+    from torchmdx.engines.gpu import engine
+    from torchmdx.runtime import kernel_compile
+    from torchmdx.step.captured_step import CapturedStep
+    from torchmdx.step.graph import Graph
+    from torchmdx.step.pool import StepPool
+
+    clock.switch("start")
     torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    captured = CapturedStep(model, batch, mode="graph")
-    captured(batch.positions.numpy())
-    took = time.perf_counter() - start
-    capture = captured.report().capture_s
-    print(json.dumps({"atoms": batch.num_atoms, "setup_s": round(took, 2), "capture_s": round(capture, 2)}))
+    clock.switch("load")
+    from benchmarks import released
+
+    system = torchmdx.System.from_ase(released.structure(name))
+    model = torchmdx.load(potential, dtype=torch.float32, device="cuda")
+    clock.switch("other")
+    before = {f"{part}_s": clock.seconds.pop(part) for part in list(clock.seconds) if part != "other"}
+    clock.seconds.clear()
+    if way == "pool":
+        return before | of_pool(StepPool(model), system)
+    clock.watch(engine, "table_of", "tables")
+    clock.watch(engine, "_take", "cuda")
+    clock.watch(kernel_compile._MissingKernels, "compile", "triton")
+    clock.watch(Graph, "__init__", "capture")
+    clock.watch(CapturedStep, "_judge", "audit")
+    step = CapturedStep(model, system, mode="graph")
+    step(system.positions.numpy())
+    clock.switch("other")
+    parts = {f"{part}_s": seconds for part, seconds in clock.seconds.items()}
+    return before | {"setup_s": sum(parts.values())} | parts | {"engine": step.report().engine}
 
 
-def measured(name: str, way: str, second: bool, kernels: str) -> dict[str, float]:
+def of_pool(pool: Any, system: Any) -> dict[str, Any]:
+    """Seconds of the first two results, and what the first one says of itself."""
+    found: dict[str, Any] = {}
+    for result in ("first", "second"):
+        start = time.perf_counter()
+        pool(system)
+        found[f"{result}_s"] = time.perf_counter() - start
+        found[f"{result}_engine"] = pool.report().engine
+    return found
+
+
+def measured(row: str, way: str, kernels: str, folder: Path | None) -> dict[str, Any]:
     """`first_step` in a new process with its kernels in a folder. Raises RuntimeError with the end of its errors."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "benchmarks.first_step",
-        "--one",
-        name,
-        way,
-        "--model",
-        "tensornet2" if second else "tensornet",
-    ]
+    from benchmarks.released import find
+    from torchmdx.runtime import compile_cache
+
+    potential, _, name = row.partition("/")
+    file = find(folder, potential)
+    if file is None:
+        raise RuntimeError(f"{potential} must be in the folder of released potentials, got {folder}")
+    command = [sys.executable, "-W", "ignore", "-m", FIRST, "--one", str(file), name, way]
     folders = {"TRITON_CACHE_DIR": f"{kernels}/triton", compile_cache.VARIABLE: f"{kernels}/cuda"}
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | folders, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"the first step of {name}, {way}, must end well, got {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+        raise RuntimeError(f"the first step of {row}, {way}, must end well, got {done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    rounded = {key: round(value, 2) if isinstance(value, float) else value for key, value in found.items()}
+    return {"potential": potential, "system": name, "way": way} | rounded
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--names", default=",".join(NAMES))
-    parser.add_argument("--model", choices=("tensornet", "tensornet2"), default="tensornet")
-    parser.add_argument("--one-after-the-other", action="store_true", help="also kernels compiled one after the other")
-    parser.add_argument("--one", nargs=2, metavar=("NAME", "WAY"), help="this one, in this process")
+    parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
+    parser.add_argument("--rows", default=ROWS)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--one", nargs=3, metavar=("FILE", "NAME", "WAY"), help="this one, in this process")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("first_step.py needs a CUDA GPU, got none")
-    second = options.model == "tensornet2"
     if options.one:
-        first_step(*options.one, second)
+        print(json.dumps(first_step(*options.one)))
         return
+    from benchmarks import record
+
     rows = []
-    for name in options.names.split(","):
+    folder = None if options.folder is None else Path(options.folder)
+    for row in options.rows.split(","):
         with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as empty:
-            ways = [(way, kept) for way in WAYS] + ([(ALSO, empty)] if options.one_after_the_other else [])
-            for way, folder in ways:
-                rows.append({"system": name, "model": options.model, "way": way} | measured(name, way, second, folder))
+            for way in options.ways.split(","):
+                rows.append(measured(row, way, empty if way == "pool" else kept, folder))
                 print(rows[-1], flush=True)
                 record.write("first_step", rows)
 

@@ -13,6 +13,7 @@ SOURCE = 'extern "C" __global__ void fill(float *x) { x[threadIdx.x] = VALUE; }'
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -74,6 +75,20 @@ def test_files_include_each_other(cache, needs_nvrtc):
 def test_an_error_names_the_file_and_the_first_message(cache, needs_nvrtc):
     with pytest.raises(CompileError, match=r'NVRTC could not compile fill.cu: fill.cu\(1\): error: .*"VALUE"'):
         cuda_source.cubin("fill.cu", {"fill.cu": SOURCE}, "sm_90")
+
+
+def test_kernels_of_a_file_are_compiled_one_by_one(cache, needs_nvrtc):
+    source = """
+    template <int VALUE> __device__ void fill(int *to) { *to = VALUE + MORE; }
+    extern "C" __global__ void NAME(int *to) { KERNEL(to); }
+    """
+    kernels = {"fill_three": "fill<3>", "fill_four": "fill<4>"}
+    found = cuda_source.cubins("fill.cu", {"fill.cu": source}, "sm_90", kernels, {"MORE": 1})
+    assert found.keys() == kernels.keys()
+    assert all(code[:4] == b"\x7fELF" and name.encode() in code for name, code in found.items())
+    assert len(list(cache.glob("fill-*.so"))) == 2
+    with pytest.raises(CompileError, match='"missing" is undefined'):
+        cuda_source.cubins("fill.cu", {"fill.cu": source}, "sm_90", {**kernels, "no": "missing"}, {"MORE": 1})
 
 
 STRUCTS = """

@@ -221,7 +221,7 @@ class Calculator(OtherProperties, AseCalculator):
 
     def report(self) -> StepReport | DividedReport | None:
         """The report on the step that evaluated the last structure; None before the first evaluation."""
-        return self.pool.steps[-1].report() if self.pool.steps else None
+        return self.pool.report()
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """What changed since the last calculation: ASE's list, and the charge, which ASE does not check."""

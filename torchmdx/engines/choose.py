@@ -16,6 +16,7 @@ from torchmdx.engines.cpu.with_priors import CpuPriorEngine
 from torchmdx.engines.engine import Engine
 from torchmdx.engines.ensemble import EnsembleEngine
 from torchmdx.engines.exact import ExactEngine
+from torchmdx.engines.gpu.compile_ahead import compile_ahead
 from torchmdx.engines.gpu.engine import GpuEngine, make_kernels, workload_of
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.pairs.engine import PairEngine
@@ -80,6 +81,7 @@ def choose_engine(
     engine: str | None = None,
     memory: int = 0,
     capacity: int = 0,
+    early: bool = False,
 ) -> tuple[Engine, str]:
     """The engine of the plan for this potential on its device, and why it is that one.
 
@@ -87,6 +89,7 @@ def choose_engine(
         machine: None: that of the device.
         engine: Its name; None: the fastest.
         memory, capacity: As for `plan_for`.
+        early: Kernels of CUDA C++ are compiled while the engine is made.
     """
     if batch.positions.device.type == "cpu":
         keep_freed_memory()
@@ -94,6 +97,9 @@ def choose_engine(
     found = plan_for(potential, batch, precision=precision, **options)  # type: ignore[arg-type]
     if found.warning is not None:
         say_slower(found.warning)
+    if early and found.kernels is not None and found.engine == FUSED and potential.device.type == "cuda":
+        atoms, slots = batch.num_atoms, max(capacity, 1)
+        compile_ahead(found.kernels, potential.config, atoms, slots, potential.device, stress=stress)
     made = _engine(found, potential, batch, stress)
     made.plan = found
     if isinstance(made, GpuEngine | GpuPriorEngine):
@@ -191,7 +197,8 @@ def engine_for(
     """As `choose_engine`, for a potential or an ensemble, whose members keep all tensors, whatever the memory."""
     if not isinstance(potential, Ensemble):
         options = dict(engine=engine, memory=memory, capacity=capacity)
-        made, why = choose_engine(potential, batch, stress=stress, precision=precision, **options)  # type: ignore[arg-type]
+        settings = dict(stress=stress, precision=precision, early=True)
+        made, why = choose_engine(potential, batch, **settings, **options)  # type: ignore[arg-type]
         if isinstance(made, GpuEngine | GpuPriorEngine):
             made.alone = True
         return made, why

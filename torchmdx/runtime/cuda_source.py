@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def _candidates() -> Iterator[Path]:
         yield from sorted(Path(base).glob("*/lib/libnvrtc.so.*"))
 
 
-def cubin(name: str, files: Mapping[str, str], architecture: str, constants: Mapping[str, int] | None = None) -> bytes:
+def cubin(
+    name: str, files: Mapping[str, str], architecture: str, constants: Mapping[str, int | str] | None = None
+) -> bytes:
     """Code for an architecture, such as "sm_90", from the file `name`; the other files are what it includes.
 
     Args:
@@ -62,6 +65,28 @@ def cubin(name: str, files: Mapping[str, str], architecture: str, constants: Map
     key = (*files, *files.values(), *flags, f"{major.value}.{minor.value}")
     made = library_file(Path(name).stem, key, lambda path: _write(path, _compiled(library, name, files, flags)))
     return made.read_bytes()
+
+
+def cubins(
+    name: str,
+    files: Mapping[str, str],
+    architecture: str,
+    kernels: Mapping[str, str],
+    constants: Mapping[str, int | str] | None = None,
+) -> dict[str, bytes]:
+    """As `cubin`, for a file with one kernel: code for each of several, by its name, compiled in parallel.
+
+    Nearly all of the time goes into the machine code of a kernel, so several take as long as the largest.
+
+    Args:
+        kernels: What each calls, by its name: the file has macros KERNEL and NAME for them.
+    """
+
+    def one(kernel: str) -> bytes:
+        return cubin(name, files, architecture, {**(constants or {}), "NAME": kernel, "KERNEL": kernels[kernel]})
+
+    with ThreadPoolExecutor(len(kernels)) as pool:
+        return dict(zip(kernels, pool.map(one, kernels), strict=True))
 
 
 def members(text: str, name: str) -> tuple[tuple[str, type[Any]], ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.step.divided_step import DividedStep, require_divisible
+from torchmdx.step.divided_step import DividedReport, DividedStep, require_divisible
 from torchmdx.step.pool import StepPool
 from torchmdx.step.results import StepResult
 from torchmdx.structures.system import System
@@ -42,6 +42,10 @@ class DividedPool:
     def steps(self) -> list[DividedStep]:
         """The current step, if there is one."""
         return [] if self._step is None else [self._step]
+
+    def report(self) -> DividedReport | None:
+        """Of the current step; None before the first."""
+        return None if self._step is None else self._step.report()
 
     def __call__(self, system: System, positions: NDArray[np.float64] | None = None) -> StepResult:
         """energy [1], energies [N], forces [N,3] and optionally stress [1,3,3], as NumPy arrays.

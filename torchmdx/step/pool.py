@@ -18,7 +18,10 @@ from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.device_memory import checked_memory
 from torchmdx.step.kept_steps import chosen_limits, drop_for_one_more, drop_until_they_fit, require_limits
 from torchmdx.step.padding import padded, padded_size
+from torchmdx.step.report import StepReport
 from torchmdx.step.results import OutOfDeviceMemory, StepResult
+from torchmdx.step.standby import Standby, kernels_for, may_stand_by
+from torchmdx.step.state import checked_precision
 from torchmdx.structures.system import Batch, System
 
 # Steps that are kept on the CPU, where making another costs little.
@@ -77,6 +80,10 @@ class StepPool:
     `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others
     are if the GPU's memory runs out.
 
+    With mode="auto" on a GPU, the first result of up to 3,000 atoms does not wait for kernels that this machine has
+    never compiled: it comes from the exact model, and `report().why` says so. TORCHMDX_STANDBY=0 in the environment
+    waits.
+
     Args:
         mode, stress, precision, audit_every, engine, uncertainty, max_memory: As for CapturedStep. Threads that share a
             pool take turns. A copy or a pickle of a pool has its potential and settings, without steps.
@@ -108,6 +115,13 @@ class StepPool:
         self.engine, self.uncertainty = engine, uncertainty
         self._slots: OrderedDict[_Key, _Slot] = OrderedDict()
         self._asked: Counter[_Key] = Counter()  # evaluations of a size in a step of another
+        self._standby = self._new_standby()
+
+    def report(self) -> StepReport | None:
+        """Of the last evaluation; None before the first."""
+        if self._standby is not None and self._standby.report is not None:
+            return self._standby.report
+        return self.steps[-1].report() if self._slots else None
 
     def __call__(self, system: System, positions: NDArray[np.float64] | None = None) -> StepResult:
         """energy [1], energies [N], forces [N,3], optionally stress [1,3,3], spreads of an ensemble; as NumPy arrays.
@@ -128,7 +142,41 @@ class StepPool:
         self.clear()
         return self._evaluate(system, positions, key)
 
+    def _first(self, system: System, positions: NDArray[np.float64] | None, key: _Key) -> StepResult | None:
+        """Results of the exact model, if the kernels of a size have to be compiled first; else None.
+
+        Takes over a step that has been made meanwhile.
+        """
+        standby = self._standby
+        if standby is None:
+            return None
+        standby.report = None
+        if (made := standby.made()) is not None:
+            drop_for_one_more(self._slots, self.most_steps)
+            self._slots[made[0]] = made[1]
+        if key in self._slots:
+            return None
+        given = system if positions is None else system.at(positions)
+        batch = padded(given, key[0], self.potential.cutoff)
+        precision = checked_precision(self.potential, self.precision)
+
+        def kernels() -> str | None:
+            return kernels_for(standby.potential, batch, stress=self.stress, precision=precision)
+
+        if (name := standby.is_needed(kernels, system.num_atoms)) is None:
+            return None
+        standby.begin(key, name, lambda: self._prepared(given, key))
+        return standby.evaluate(given)
+
+    def _prepared(self, system: System, key: _Key) -> _Slot:
+        """A slot that holds a system and has evaluated it, so that its kernels are compiled."""
+        slot = self._filled(None, system, key)
+        slot.step(slot.inputs["positions"], slot.inputs["cell"], copy=False)
+        return slot
+
     def _evaluate(self, system: System, positions: NDArray[np.float64] | None, key: _Key) -> StepResult:
+        if (first := self._first(system, positions, key)) is not None:
+            return first
         slot = self._slot(system, positions, key)
         count = system.num_atoms
         slot.positions[:count] = system.positions.numpy() if positions is None else positions
@@ -149,7 +197,16 @@ class StepPool:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_slots": OrderedDict(), "_asked": Counter()}
+        return {**vars(self), "_slots": OrderedDict(), "_asked": Counter(), "_standby": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._standby = self._new_standby()
+
+    def _new_standby(self) -> Standby[_Key, _Slot] | None:
+        if not may_stand_by(self.potential, self.mode, self.engine) or isinstance(self.potential, Ensemble):
+            return None
+        return Standby(self.potential, stress=self.stress)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -162,6 +219,7 @@ class StepPool:
     def clear(self) -> None:
         """Drops every step and frees its memory."""
         self._slots.clear()
+        self._standby = self._new_standby()
 
     def _key(self, system: System) -> _Key:
         """Of the step that evaluates a structure: its own, or one of up to twice its size."""
@@ -179,6 +237,8 @@ class StepPool:
         """The slot of a step that holds the system."""
         # Put back only once it holds the system: an interruption below drops the step.
         slot = self._slots.pop(key, None)
+        if slot is None:
+            drop_for_one_more(self._slots, self.most_steps)
         known = slot is not None and positions is not None and slot.system is system
         if slot is None or not (known or slot.holds(system)):
             slot = self._filled(slot, system if positions is None else system.at(positions), key)
@@ -190,7 +250,6 @@ class StepPool:
         """The slot, or a new one, after its step has taken the system."""
         batch = padded(system, key[0], self.potential.cutoff)
         if slot is None:
-            drop_for_one_more(self._slots, self.most_steps)
             slot = _Slot(self._make_step(batch))
         else:
             slot.step.assign(batch)

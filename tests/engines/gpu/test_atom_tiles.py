@@ -168,7 +168,9 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     except CompileError as error:
         pytest.skip(str(error))
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert atom_tiles.code()[:4] == b"\x7fELF"
+    found = atom_tiles.code()
+    assert list(found) == [f"{name}_kernel" for name in atom_tiles.KERNELS]
+    assert all(code[:4] == b"\x7fELF" and name.encode() in code for name, code in found.items())
 
 
 def on_hopper():

@@ -20,7 +20,7 @@ from torchmdx.neighbors.brute_force import brute_force
 pytest.importorskip("triton")
 
 from torchmdx.engines.gpu import charged_cluster, one_launch_weights
-from torchmdx.engines.gpu.charged_cluster import NAMES, ChargedClusters
+from torchmdx.engines.gpu.charged_cluster import CALLED, ChargedClusters
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
 from torchmdx.engines.plan import few_atoms, machine_named
 from torchmdx.engines.plan.clusters import AtomClusters
@@ -77,7 +77,7 @@ class Emulated:
 
 
 def emulated(fast, library, plan, num_atoms, slots):
-    kernels = {name: Emulated(library, k) for k, name in enumerate(NAMES)}
+    kernels = {name: Emulated(library, k) for k, name in enumerate(CALLED)}
     return ChargedClusters(fast, kernels, plan, num_atoms, slots)
 
 

@@ -20,7 +20,6 @@ atoms it evaluates, as those of `Chain` do; blocks beyond return.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,8 @@ from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.models.tensornet import TensorNet
 from torchmdx.runtime.cuda_kernel import GridKernel
-from torchmdx.runtime.cuda_source import cubin, members
+from torchmdx.runtime.cuda_source import cubins, members
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.tensornet import FastTensorNet
@@ -98,17 +98,18 @@ class TileMatrices:
         )
 
 
-def code() -> bytes:
-    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+def code() -> dict[str, bytes]:
+    """Each kernel, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE, SIZES)
+    return cubins(MAIN, files, ARCHITECTURE, {f"{name}_kernel": name for name in KERNELS}, SIZES)
 
 
-@functools.cache
+@once
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
     made, shape = code(), dict(threads=THREADS, shared_bytes=SHARED_BYTES)
-    return {name: GridKernel(made, f"{name}_kernel", device, **shape) for name in KERNELS}
+    names = {name: f"{name}_kernel" for name in KERNELS}
+    return {name: GridKernel(made[known], known, device, **shape) for name, known in names.items()}
 
 
 class TileKernels:

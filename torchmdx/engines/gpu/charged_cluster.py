@@ -8,7 +8,6 @@ been called. Blocks wait for those of their own cluster only.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,8 @@ from torchmdx.engines.plan.clusters import (
 from torchmdx.engines.plan.serves import CLUSTER_CHARGES as CHARGES
 from torchmdx.models.charge_equilibration import LEAST_SHARE
 from torchmdx.runtime.cuda_kernel import ClusterKernel
-from torchmdx.runtime.cuda_source import cubin, members
+from torchmdx.runtime.cuda_source import cubins, members
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_rows import ChargedRowChain
@@ -43,7 +43,15 @@ HEADERS = ("one_launch*.cuh", "charged_*.cuh")
 # What they begin and end with: charged_cluster.cu.
 EMBED, MIDDLE, LAYER, LAST = "charged_embed", "charged_middle", "charged_layer", "charged_last"
 OUTPUT, MIDDLE_GRADIENT, GRADIENT = "charged_output", "charged_middle_gradient", "charged_gradient"
-NAMES = (EMBED, MIDDLE, LAYER, LAST, OUTPUT, MIDDLE_GRADIENT, GRADIENT)
+CALLED = {
+    EMBED: "embed",
+    MIDDLE: "middle",
+    LAYER: "layer",
+    LAST: "last",
+    OUTPUT: "middle_gradient<true>",
+    MIDDLE_GRADIENT: "middle_gradient<false>",
+    GRADIENT: "gradient",
+}
 
 
 class Charged(ctypes.Structure):
@@ -58,20 +66,23 @@ class GivenStruct(ctypes.Structure):
     _fields_ = (("common", OneLaunchStruct), ("own", Charged))
 
 
-@functools.cache
-def launcher(
-    device: torch.device, name: str, constants: tuple[tuple[str, int], ...], main: str = MAIN, *, together: bool = False
-) -> ClusterKernel:
-    """A kernel on a device, compiled once with these constants by NVRTC, and kept in the cache.
+SHAPE = dict(threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES)
+
+
+def source(main: str) -> dict[str, str]:
+    """A file with those that it includes."""
+    paths = (SOURCES / main, *(path for pattern in HEADERS for path in sorted(SOURCES.glob(pattern))))
+    return {path.name: path.read_text() for path in paths}
+
+
+@once
+def launchers(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Mapping[str, ClusterKernel]:
+    """The kernels on a device, compiled once with these constants by NVRTC, and kept in the cache.
 
     Raises CompileError, CacheError or DriverError.
     """
-    paths = (SOURCES / main, *(path for pattern in HEADERS for path in sorted(SOURCES.glob(pattern))))
-    files = {path.name: path.read_text() for path in paths}
-    code = cubin(main, files, ARCHITECTURE, dict(constants))
-    return ClusterKernel(
-        code, name, device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES, together=together
-    )
+    code = cubins(MAIN, source(MAIN), ARCHITECTURE, CALLED, dict(constants))
+    return {name: ClusterKernel(made, name, device, together=False, **SHAPE) for name, made in code.items()}
 
 
 def pack_matrices(model: FastTensorNet2, k: int) -> Tensor:
@@ -180,15 +191,13 @@ class ChargedClusters:
 
     @classmethod
     def made(cls, model: FastTensorNet2, num_atoms: int, slots: int) -> ChargedClusters:
-        """The kernels for a model. Raises ValueError if its plan has none, and as `launcher` does."""
+        """The kernels for a model. Raises ValueError if its plan has none, and as `launchers` does."""
         plan = model.plan.clusters
         if (reason := serves.charged_clusters(model.config, model.machine)) is not None:
             raise ValueError(f"clusters of blocks do not serve this network: {reason}")
         if plan is None:
             raise ValueError(f"clusters of blocks serve few atoms, got {num_atoms} with {slots} edges")
-        constants = tuple(plan.constants.items())
-        kernels = {name: launcher(model.device, name, constants) for name in NAMES}
-        return cls(model, kernels, plan, num_atoms, slots)
+        return cls(model, launchers(model.device, tuple(plan.constants.items())), plan, num_atoms, slots)
 
     def launch(self, name: str, chain: ChargedRowChain, k: int = 0) -> None:
         """One of the kernels, on the buffers of a chain, for the tensors that go into layer k, or out of the last."""

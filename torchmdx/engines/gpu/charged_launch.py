@@ -8,21 +8,23 @@ cooperative launch starts them together, and blocks that wait in vain make energ
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from torchmdx.engines.gpu import charged_cluster, one_launch
-from torchmdx.engines.gpu.charged_cluster import Charged, ChargedClusters, addresses
+from torchmdx.engines.gpu import one_launch
+from torchmdx.engines.gpu.charged_cluster import SHAPE, Charged, ChargedClusters, addresses, source
 from torchmdx.engines.gpu.charged_weights import whole
-from torchmdx.engines.gpu.one_launch import SOURCES, ClusterLauncher, OneLaunchStruct
+from torchmdx.engines.gpu.one_launch import ARCHITECTURE, SOURCES, ClusterLauncher, OneLaunchStruct
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS, EDGE_FLOATS, MOST_SHARED_BYTES, NINE, SHARES, WIDE, AtomClusters
 from torchmdx.engines.plan.serves import CLUSTER_CHARGES as CHARGES
 from torchmdx.engines.plan.serves import ONE_LAUNCH_LAYERS as MOST_LAYERS
 from torchmdx.neighbors.edges import Edges
-from torchmdx.runtime.cuda_source import members
+from torchmdx.runtime.cuda_kernel import ClusterKernel
+from torchmdx.runtime.cuda_source import cubin, members
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.buffers import Buffers
@@ -51,6 +53,13 @@ class LaunchStruct(ctypes.Structure):
         ("own", Charged * (MOST_LAYERS + 1)),
         ("maps", MapsOf * MOST_LAYERS),
     )
+
+
+@functools.cache
+def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
+    """The kernel on a device, compiled as by `charged_cluster.launchers`, which raises the same."""
+    code = cubin(MAIN, source(MAIN), ARCHITECTURE, dict(constants))
+    return ClusterKernel(code, NAME, device, together=True, **SHAPE)
 
 
 def floats_of_rows(rows: int, per: int) -> int:
@@ -149,7 +158,7 @@ class ChargedLaunch(ChargedClusters):
         """The kernel for a model and these buffers.
 
         Raises:
-            ValueError: If it does not serve them, or has no room on this GPU; and as `charged_cluster.launcher`.
+            ValueError: If it does not serve them, or has no room on this GPU; and as `launcher`.
         """
         sizes, plan = buffers.sizes, serves.atom_clusters(buffers.sizes.num_atoms)
         if (reason := serves.charged_launch(model.config, model.machine)) is not None:
@@ -159,7 +168,7 @@ class ChargedLaunch(ChargedClusters):
         if coulomb is not None and (coulomb.periodic or not coulomb.prior.sees_all_pairs):
             raise ValueError("one launch has Coulomb energies of all pairs, got a cutoff")
         constants = tuple(plan.constants.items())
-        kernel = charged_cluster.launcher(model.device, NAME, constants, MAIN, together=True)
+        kernel = launcher(model.device, constants)
         made = cls(model, buffers, plan, kernel, coulomb)
         if kernel.most_clusters(made.shared_bytes) < plan.clusters:
             raise ValueError(f"one launch has no room for {plan.clusters} clusters")

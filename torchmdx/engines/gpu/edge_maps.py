@@ -12,7 +12,6 @@ bytes have their eight pieces of 16 bytes in the swizzled order of tensor cores.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,8 @@ from torch import Tensor
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
 from torchmdx.runtime.cuda_kernel import ClusterKernel
-from torchmdx.runtime.cuda_source import cubin
+from torchmdx.runtime.cuda_source import cubins
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.charged_weights import FilterWeights
@@ -41,6 +41,12 @@ STAGE, BARRIERS = 32768, 256  # bytes
 FORWARD, WITH_SLOPES = "maps_forward", "maps_forward_with_slopes"
 BACKWARD, BY_SLOPES = "maps_backward", "maps_backward_by_slopes"
 _FORWARD_BYTES, _BACKWARD_BYTES = 6 * STAGE + BARRIERS, 5 * STAGE + BARRIERS + 256 * 64 * 4
+CALLED = {
+    FORWARD: "forward<false>",
+    WITH_SLOPES: "forward<true>",
+    BACKWARD: "backward<false>",
+    BY_SLOPES: "backward<true>",
+}
 SHARED_BYTES = {
     FORWARD: _FORWARD_BYTES,
     WITH_SLOPES: _FORWARD_BYTES,
@@ -108,27 +114,23 @@ def pack_backward(middle: HalfParts, last: HalfParts, *, slopes: bool) -> Tensor
     return torch.stack(stages).to(middle.big.device)
 
 
-def code() -> bytes:
-    """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
+def code() -> dict[str, bytes]:
+    """Each kernel, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE)
+    return cubins(MAIN, files, ARCHITECTURE, CALLED)
 
 
-@functools.cache
-def launcher(device: torch.device, name: str) -> ClusterKernel:
-    """A kernel on a device, compiled once by NVRTC and kept in the cache.
+@once
+def launchers(device: torch.device) -> Mapping[str, ClusterLauncher]:
+    """The kernels on a device, compiled once by NVRTC and kept in the cache.
 
     Raises CompileError, CacheError or DriverError.
     """
-    return ClusterKernel(
-        code(),
-        name,
-        device,
-        threads=THREADS,
-        cluster=CLUSTER,
-        most_shared_bytes=SHARED_BYTES[name],
-        together=False,
-    )
+    shape = dict(threads=THREADS, cluster=CLUSTER)
+    return {
+        name: ClusterKernel(made, name, device, most_shared_bytes=SHARED_BYTES[name], together=False, **shape)
+        for name, made in code().items()
+    }
 
 
 class EdgeMaps:
@@ -146,11 +148,11 @@ class EdgeMaps:
 
     @classmethod
     def made(cls, model: FastTensorNet2) -> EdgeMaps:
-        """The kernels for a model. Raises ValueError if they do not serve it, and as `launcher` does."""
+        """The kernels for a model. Raises ValueError if they do not serve it, and as `launchers` does."""
         if (reason := serves.edge_maps(model.config, model.machine)) is not None:
             raise ValueError(f"maps of edges in one kernel do not serve this network: {reason}")
         device, most = model.device, model.machine.multiprocessors // CLUSTER
-        return cls(model.charged.filters, {name: launcher(device, name) for name in SHARED_BYTES}, most)
+        return cls(model.charged.filters, launchers(device), most)
 
     @staticmethod
     def _packed(middle: HalfParts, last: HalfParts) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.compile_cache import CacheError, CompileError
 from torchmdx.runtime.cuda_kernel import ClusterKernel, DriverError
 from torchmdx.runtime.cuda_source import cubin, members
+from torchmdx.runtime.once import once
 
 if TYPE_CHECKING:
     from torchmdx.engines.gpu.buffers import Buffers
@@ -78,7 +79,7 @@ class ClusterLauncher(Protocol):
     def launch(self, clusters: int, shared_bytes: int, given: ctypes.Structure) -> None: ...
 
 
-@functools.cache
+@once
 def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> ClusterKernel:
     """The kernel on a device, compiled once with these constants, by NVRTC, and kept in the cache.
 

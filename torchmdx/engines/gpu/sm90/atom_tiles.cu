@@ -202,15 +202,9 @@ DEV bool has_atoms(const Params &p) { return (int)blockIdx.x * ATOMS < count_of(
 DEV Tile shared_tile() { return {shared_base(), shared_base() + ATOMS * 9 * C}; }
 
 #ifndef EMULATED
-#define KERNEL(name)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) name##_kernel(const __grid_constant__ Params p)        \
-    {                                                                                                                  \
-        if (has_atoms(p)) name(p, shared_tile());                                                                      \
-    }
-KERNEL(embedded)
-KERNEL(next_layer)
-KERNEL(last_layer)
-KERNEL(last_layer_gradient)
-KERNEL(next_layer_gradient)
-KERNEL(embedded_gradient)
+// Each kernel is compiled by itself: NAME, which calls KERNEL, one of the functions above.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ Params p)
+{
+    if (has_atoms(p)) KERNEL(p, shared_tile());
+}
 #endif

@@ -11,32 +11,6 @@
 #include "charged_cluster_stages.cuh"
 
 #ifndef EMULATED
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_embed(const __grid_constant__ Given given)
-{
-    embed(given);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_layer(const __grid_constant__ Given given)
-{
-    layer(given);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_middle(const __grid_constant__ Given given)
-{
-    middle(given);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_last(const __grid_constant__ Given given)
-{
-    last(given);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_output(const __grid_constant__ Given given)
-{
-    middle_gradient<true>(given);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_middle_gradient(const __grid_constant__ Given given)
-{
-    middle_gradient<false>(given);
-}
-extern "C" __global__ void __launch_bounds__(THREADS, 1) charged_gradient(const __grid_constant__ Given given)
-{
-    gradient(given);
-}
+// Each kernel is compiled by itself: NAME, which calls KERNEL, one of the functions above.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Given given) { KERNEL(given); }
 #endif

@@ -418,9 +418,6 @@ template <bool SLOPES> DEV void backward(const Params &p)
 }
 
 #ifndef EMULATED
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 1)
-KERNEL maps_forward(const __grid_constant__ Params p) { forward<false>(p); }
-KERNEL maps_forward_with_slopes(const __grid_constant__ Params p) { forward<true>(p); }
-KERNEL maps_backward(const __grid_constant__ Params p) { backward<false>(p); }
-KERNEL maps_backward_by_slopes(const __grid_constant__ Params p) { backward<true>(p); }
+// Each kernel is compiled by itself: NAME, which calls KERNEL, one of the functions above.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Params p) { KERNEL(p); }
 #endif
