@@ -33,7 +33,7 @@ WEIGHTS = "springs.bin"
 
 
 def recognizes(source):
-    return source.data.startswith(b"\\x00springs") or source.has_part("springs.bin")
+    return source.data.startswith(b"springs ") or source.has_part("springs.bin")
 
 
 def read(source):
@@ -41,7 +41,7 @@ def read(source):
     if len(data) != 9:
         raise ValueError(f"{source.origin!r} must have 9 bytes, got {len(data)}")
     torch.manual_seed(0)
-    config = TensorNetConfig(num_channels=data[8], num_layers=0, num_radial=4, max_z=8)
+    config = TensorNetConfig(num_channels=int(data[8:]), num_layers=0, num_radial=4, max_z=8)
     report = Report(source.origin, source.sha256)
     report.read.append("springs")
     return Reading(Potential(config), report)
@@ -55,7 +55,7 @@ def springs(monkeypatch, tmp_path):
     exec(SPRINGS, module.__dict__)
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, module))
     monkeypatch.chdir(tmp_path)
-    Path("a.springs").write_bytes(b"\x00springs"[:8] + bytes([4]))
+    Path("a.springs").write_bytes(b"springs 4")
 
 
 def test_a_new_format_is_read_wherever_potentials_are(springs, capsys):
@@ -81,7 +81,7 @@ def test_a_new_format_is_read_wherever_potentials_are(springs, capsys):
 
 
 def test_errors_of_a_new_format_name_the_file(springs):
-    Path("b.springs").write_bytes(b"\x00springs\x04\x04\xff")
+    Path("b.springs").write_bytes(b"springs \x04\x04\xff")
     with pytest.raises(ValueError, match="'b.springs' must have 9 bytes, got 11"):
         torchmdx.load("b.springs")
 

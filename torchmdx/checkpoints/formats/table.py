@@ -120,10 +120,11 @@ def identity_of(source: Source) -> str:
 def read_one(source: Source) -> Reading:
     """The potential in a file or folder. Raises ValueError for one that is damaged or has no known format."""
     with naming(source.origin):
-        kind = None if source.is_folder else kind_of(source.data)
-        if kind is not None:
-            raise ValueError(f"{source.origin!r} is not a readable checkpoint: it is {kind}")
-        found = format_of(source) or own  # of an unknown format, says what is wrong as safetensors
+        found = format_of(source)
+        if found is None:
+            if not source.is_folder and (kind := kind_of(source.data)) is not None:
+                raise ValueError(f"{source.origin!r} is not a readable checkpoint: it is {kind}")
+            found = own  # says what is wrong as safetensors
         if source.head is not None and found is not own:
             raise ValueError(f"a head can be chosen in a file of torchmdx, got {source.head!r} for {source.origin!r}")
         reading = found.read(source)

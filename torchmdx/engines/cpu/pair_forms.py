@@ -5,7 +5,7 @@ Unlike the torch operations they need no intermediate arrays of edges times nine
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -47,11 +47,10 @@ def messages_pairs(pairs: PairList, x: Tensor, g: Tensor) -> Tensor:
     return out
 
 
-def surroundings(
-    pairs: PairList, slot: int, d: Tensor | None, f: Tensor | None, z: Tensor | None, g: Tensor | None
-) -> Tensor:
+def surroundings(pairs: PairList, slot: int, *arguments: Any) -> Tensor:
     """The derivative of `Surroundings` by D [P+1,9], F [P+1,3,C], Z [N,2,C] or G [N,9,C], the one that is None."""
-    given = [a for a in (d, f, z, g) if a is not None]
+    d, _, z, g = arguments
+    given = [a for a in arguments if a is not None]
     channels, atoms = given[-1].shape[2], pairs.edges.num_atoms
     rows = pairs.num_slots + 1
     shape = ((rows, 9), (rows, 3, channels), (atoms, 2, channels), (atoms, 9, channels))[slot]
@@ -59,18 +58,14 @@ def surroundings(
     out = given[0].new_zeros(shape) if slot < 2 else given[0].new_empty(shape)
     over_rows(SURROUNDINGS[slot], pairs, *given, out)
     if slot == 1:
-        assert d is not None
-        assert z is not None
-        assert g is not None
         out[-1, 0] = d[-1, 0] * (z.sum(1) * g[:, 0]).sum(0)
     return out
 
 
-def products(slot: int, symmetric: bool, a: Tensor | None, b: Tensor | None, h: Tensor | None) -> Tensor:
+def products(slot: int, symmetric: bool, *arguments: Any) -> Tensor:
     """The derivative of `Products` by a, b or h, [N,9,C], the one that is None."""
+    a, b, h = arguments
     left, right = ((h, b), (a, h), (a, b))[slot]
-    assert left is not None
-    assert right is not None
     out = torch.empty_like(left)
     over_atoms("products", (left.shape[2], slot, int(symmetric)), left, right, out)
     return out

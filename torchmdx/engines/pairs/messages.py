@@ -28,13 +28,9 @@ class Messages:
         """With respect to F [P+1,3,C], X or G [N,9,C]. T is symmetric in X and G, because the list is symmetric."""
         f, x, g = arguments
         if slot == 0:
-            assert x is not None
-            assert g is not None
             kernels = kernels_of(x, g)
             return kernels.messages_pairs(self.pairs, x, g) if kernels else self._in_filters(x, g)
         other = g if slot == 1 else x
-        assert f is not None
-        assert other is not None
         kernels = kernels_of(f, other)
         return kernels.messages_rows(self.pairs, f, other) if kernels else self._in_atoms(f, other)
 
@@ -62,13 +58,9 @@ class EdgeMessages:
         """With respect to F [E+N,3,C], X or G [N,9,C]; for X with the filters of the reverse edges."""
         f, x, g = arguments
         if slot == 0:
-            assert x is not None
-            assert g is not None
             kernels = kernels_of_edges(x, g)
             return kernels.messages_edges(self.pairs, x, g) if kernels else self._in_filters(x, g)
         other = g if slot == 1 else x
-        assert f is not None
-        assert other is not None
         if kernels := kernels_of_edges(f, other):
             return kernels.messages_rows(self.pairs, f, other, back=slot == 1)
         edges = self.pairs.edges
@@ -99,7 +91,7 @@ class SurroundingsForm:
         given = [a for a in arguments if a is not None]
         if kernels := kernels_of(*given):
             return kernels.surroundings(self.pairs, slot, *arguments)
-        d, f, z, g = (None if a is None else a for a in arguments)
+        d, f, z, g = arguments
         edges, pairs = self.pairs.edges, self.pairs
         flip = torch.where(pairs.code % 2 == 1, -1.0, 1.0).to(given[0].dtype)
         signs = torch.ones(len(flip), 9, dtype=given[0].dtype, device=flip.device)
@@ -114,36 +106,21 @@ class SurroundingsForm:
         if g is not None:
             factors.append(g.index_select(0, edges.target))
         every = factors[0] * factors[1] * factors[2] * edges.filled()[:, None, None]
-        return self._collect(slot, every, signs, d, f, z, g)
+        return self._collect(slot, every, signs, arguments)
 
-    def _collect(
-        self,
-        slot: int,
-        every: Tensor,
-        signs: Tensor,
-        d: Tensor | None,
-        f: Tensor | None,
-        z: Tensor | None,
-        g: Tensor | None,
-    ) -> Tensor:
+    def _collect(self, slot: int, every: Tensor, signs: Tensor, arguments: Arguments) -> Tensor:
+        d, f, z, g = arguments
         edges, pairs = self.pairs.edges, self.pairs
         if slot == 0:
-            assert f is not None
             found = _to_pairs(every.sum(2) * signs, pairs)
             return torch.cat([found, found.new_zeros(1, 9)])
-        assert d is not None
         if slot == 1:
-            assert z is not None
-            assert g is not None
             own = every.new_zeros(1, 3, every.shape[2])
             own[0, 0] = d[-1, 0] * (z.sum(1) * g[:, 0]).sum(0)
             return torch.cat([_to_pairs(part_sums(every), pairs), own])
-        assert f is not None
         if slot == 2:
-            assert g is not None
             summed, own = every.sum(1), d[-1, 0] * f[-1, 0] * g[:, 0]
             return torch.stack([own.index_add(0, end, summed) for end in (edges.target, edges.source)], 1)
-        assert z is not None
         out = every.new_zeros(edges.num_atoms, 9, every.shape[2])
         out[:, 0] = d[-1, 0] * f[-1, 0] * z.sum(1)
         return out.index_add_(0, edges.target, every)

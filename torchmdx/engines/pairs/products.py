@@ -18,7 +18,7 @@ from torchmdx.engines.cpu import pair_forms as compiled
 from torchmdx.models.tensors import PARTS, product, symmetric_product, to_components
 from torchmdx.runtime.isolation import products_are_exact
 
-Arguments = tuple[Tensor | None, ...]
+Arguments = tuple[Any, ...]  # tensors, and None for the one that the derivative is by
 # From this number of atoms on, sums over atoms are single matrix products. Unlike batched products, these are divided
 # along the sum, so that they fill a GPU.
 MANY_ATOMS = 1024
@@ -39,15 +39,11 @@ class PartSums:
         """With respect to a, b [N,9,C] or h [N,parts,C]."""
         a, b, h = arguments
         if slot == 2:
-            assert a is not None
-            assert b is not None
             if kernels := kernels_of(a, b):
                 return kernels.part_sums(a, b, self.parts, self.metric)
             both = a * (undual(b) if self.metric else b)
             return part_sums(both) if self.parts == 3 else both.sum(1, keepdim=True)
         other = b if slot == 0 else a
-        assert other is not None
-        assert h is not None
         if kernels := kernels_of(other, h):
             return kernels.scale_parts(other, h, self.metric)
         return (to_components(h) if self.parts == 3 else h) * (undual(other) if self.metric else other)
@@ -60,13 +56,9 @@ class PartLinear:
         """With respect to x [N,9,C], w or g [N,9,C]. Parts are views, multiplied in batches of their components."""
         x, w, g = arguments
         if slot == 1:
-            assert x is not None
-            assert g is not None
             exact = exact_products_of(x, g)
             return exact.in_weights(g, x)[0] if exact else self._in_weights(x, g)
-        assert w is not None
         given = x if slot == 2 else g
-        assert given is not None
         if exact := exact_products_of(given, w):
             return exact.multiply(given, w, back=slot == 0)
         out = torch.empty_like(given)
@@ -93,12 +85,8 @@ class Linear:
         """With respect to x [N,I], w [O,I] or g [N,O]."""
         x, w, g = arguments
         if slot == 1:
-            assert x is not None
-            assert g is not None
             return _exact_products().in_weights(g, x)[0]
-        assert w is not None
         given = x if slot == 2 else g
-        assert given is not None
         return _exact_products().multiply(given, w, back=slot == 0)
 
 
@@ -109,12 +97,8 @@ class RowScale:
         """With respect to v [P,K], e [P,1] or h [P,K]."""
         v, e, h = arguments
         if slot == 1:
-            assert v is not None
-            assert h is not None
             return _kernels().row_products(v, h) if v.is_cuda else (v * h).sum(1, keepdim=True)
         other = h if slot == 0 else v
-        assert other is not None
-        assert e is not None
         return _kernels().row_scale(other, e) if e.is_cuda else e * other
 
 
@@ -131,14 +115,9 @@ class Products:
         a, b, h = arguments
         multiply: Callable[[Tensor, Tensor], Tensor] = symmetric_product if self.symmetric else product
         if slot == 2:
-            assert a is not None
-            assert b is not None
             return multiply(a, b)
-        assert h is not None
         if slot == 0:
-            assert b is not None
             return undual(multiply(dual(h), transposed(b)))
-        assert a is not None
         return undual(multiply(transposed(a), dual(h)))
 
 

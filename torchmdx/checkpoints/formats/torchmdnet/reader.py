@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torchmdx.checkpoints.formats.content import kind_of
 from torchmdx.checkpoints.formats.reading import Reading, Report
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.formats.torchmdnet.container import content_of
@@ -18,7 +19,8 @@ ENDINGS = (".ckpt", ".pt", ".pth")
 
 def recognizes(source: Source) -> bool:
     """Whether a file has the format of torch.save: by its first bytes, else by its ending."""
-    return source.data.startswith(b"PK\x03\x04") or (source.path.suffix in ENDINGS and not source.is_folder)
+    data = source.data
+    return data.startswith(b"PK\x03\x04") or (source.path.suffix in ENDINGS and kind_of(data) is None)
 
 
 def read(source: Source) -> Reading:
