@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 from torchmdx.engines.gpu.one_launch import OneLaunch
 from torchmdx.engines.plan.clusters import AtomClusters, ClusterNetwork
 
-SMALL = dict(num_layers=1, num_channels=32, num_radial=8)  # the kernel has 128 channels of each network
+SMALL = dict(num_layers=0, num_channels=32, num_radial=8)
 NETWORK = ClusterNetwork.of(TensorNetConfig(**SMALL))
 ETHANOL = AtomClusters(3, 3, 2, 2, True, NETWORK)
 
@@ -285,7 +285,7 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(num_layers=0, num_channels=32, head="gated"),
+        dict(num_layers=1, head="gated"),
         dict(num_layers=3, num_head_layers=1, messages="target"),
     ],
     ids=str,
