@@ -19,14 +19,14 @@ import torchmdx
 
 SETTINGS = """
 start: {{structures: {folder}/start.extxyz, count: 12}}
-explore: {{temperatures: [600, 1200], steps: 200, threshold: 2.0}}
+explore: {{temperatures: [600, 1200], steps: 100, threshold: 2.0}}
 uncertainty: {{members: 2}}
 select: {{count: 8, random: 2}}
 label: {{calculator: emt}}
 train:
   model: {{num_channels: 16, num_layers: 1, num_radial: 8, cutoff: 4.5}}
   optimizer: {{learning_rate: 4.0e-3}}
-  training: {{epochs: 20}}
+  training: {{epochs: 12}}
 stop: {{rounds: 2, error: 0.05}}
 output: {{directory: {folder}/run}}
 """

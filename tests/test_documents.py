@@ -73,6 +73,8 @@ def folder(tmp_path, monkeypatch) -> Path:
     "docs/report.md",
     "docs/tutorial_training.md",
     "docs/distill.md",
+    "docs/openmm.md",
+    "docs/tutorial_learning.md",
 )
 @pytest.mark.parametrize("page", RUNNING)
 def test_blocks_run(page, folder, capfd):

@@ -278,6 +278,13 @@ def test_help_imports_neither_torch_nor_ase():
     assert not {name.split(".")[0] for name in loaded} & LATE
 
 
+def test_workers_of_labelling_need_no_torch():
+    """Each of many would need a few hundred MB and seconds more."""
+    loaded = modules_after("import torchmdx.datasets.labelling.serve, torchmdx.datasets.labelling.work")
+    assert "torchmdx.datasets.labelling.sampling" in loaded
+    assert not loaded & LATE_FOR_HELP
+
+
 def test_modules_of_the_package_are_attributes():
     check = "assert torchmdx.structures.units.HARTREE > 27 and torchmdx.models.potential.Potential"
     modules_after("import torchmdx", check)

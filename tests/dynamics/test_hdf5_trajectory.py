@@ -184,7 +184,7 @@ for k in range(10**9):
 """
 
 
-@pytest.mark.parametrize("milliseconds", [1, 7, 40, 150, 400, 900])
+@pytest.mark.parametrize("milliseconds", [1, 40, 400])
 def test_a_killed_process_leaves_whole_frames(tmp_path, milliseconds):
     """With a flush for every frame, at any time."""
     path = tmp_path / "killed.h5"

@@ -76,8 +76,16 @@ def test_a_restart_may_have_another_number_of_devices(make, tmp_path):
 
 
 @pytest.mark.nightly
-def test_an_error_keeps_the_last_snapshot_and_says_where(make):
-    dynamics = make(2)
+def test_runs_go_on_after_errors_interruptions_and_requests_to_stop(make, monkeypatch):
+    """One after the other, since each start of processes takes seconds."""
+    dynamics, expected = make(2), make(1).run(8)
+    an_error_keeps_the_last_snapshot_and_says_where(dynamics, expected)
+    expected = make(1).run(17)
+    an_interruption_keeps_the_last_snapshot(dynamics, expected, monkeypatch)
+    a_request_to_stop_is_heard_between_steps(dynamics)
+
+
+def an_error_keeps_the_last_snapshot_and_says_where(dynamics, expected):
     kept = dynamics.run(4)
     velocities = kept.velocities.copy()
     velocities[9 * 4 + 2] = 1e200  # an atom of the last replica, in the second process
@@ -89,12 +97,10 @@ def test_an_error_keeps_the_last_snapshot_and_says_where(make):
         assert found.step == dynamics.num_steps == 4
         np.testing.assert_array_equal(found.positions, kept.positions)
     dynamics.set_velocities(kept.velocities)
-    assert_same(dynamics.run(4), make(1).run(8))
+    assert_same(dynamics.run(4), expected)
 
 
-@pytest.mark.nightly
-def test_an_interruption_keeps_the_last_snapshot(make, monkeypatch):
-    dynamics, expected = make(2), make(1).run(9)
+def an_interruption_keeps_the_last_snapshot(dynamics, expected, monkeypatch):
     kept = dynamics.run(3)
     receive = dynamics.loop._receive
 
@@ -109,10 +115,8 @@ def test_an_interruption_keeps_the_last_snapshot(make, monkeypatch):
     assert_same(dynamics.run(6), expected)
 
 
-@pytest.mark.nightly
-def test_a_request_to_stop_is_heard_between_steps(make):
-    dynamics = make(2)
-    asked = []
+def a_request_to_stop_is_heard_between_steps(dynamics):
+    asked, start = [], dynamics.num_steps
 
     def interrupted():
         asked.append(dynamics.loop._step)
@@ -120,8 +124,8 @@ def test_a_request_to_stop_is_heard_between_steps(make):
 
     dynamics.loop._piece = 3
     *_, last = dynamics.snapshots(50, every=50, interrupted=interrupted)
-    assert asked == [0, 3, asked[2]]
-    assert last.step == dynamics.num_steps == asked[2] < 50
+    assert asked == [start, start + 3, asked[2]]
+    assert last.step == dynamics.num_steps == asked[2] < start + 50
 
 
 @pytest.mark.nightly

@@ -22,19 +22,46 @@ pytest.importorskip("triton")
 from torchmdx.engines.gpu.one_launch import OneLaunch
 from torchmdx.engines.plan.clusters import AtomClusters, ClusterNetwork
 
+SMALL = dict(num_layers=0, num_channels=32, num_radial=8)
+NETWORK = ClusterNetwork.of(TensorNetConfig(**SMALL))
+ETHANOL = AtomClusters(3, 3, 2, 2, True, NETWORK)
 
-@pytest.fixture(scope="module")
-def potential():
+
+def potential_of(**settings):
     torch.manual_seed(3)
-    made = Potential(TensorNetConfig(cutoff=4.0)).requires_grad_(False)
+    made = Potential(TensorNetConfig(cutoff=4.0, **settings)).requires_grad_(False)
     made.scale.fill_(2.0)
     return made
 
 
 @pytest.fixture(scope="module")
+def usual():
+    """The usual network, whose steps take seconds on the emulator."""
+    return potential_of()
+
+
+@pytest.fixture(scope="module")
+def potential():
+    """A smaller network, for what does not depend on its size."""
+    return potential_of(**SMALL)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory):
+    """The kernel of one step of the smaller network."""
+    return Emulator(tmp_path_factory.mktemp("small"), **NETWORK.constants)
+
+
+@pytest.fixture(scope="module")
 def mover(tmp_path_factory):
-    """The kernel for steps of dynamics."""
-    return Emulator(tmp_path_factory.mktemp("mover"), STEPS_INSIDE=1)
+    """The kernel for steps of dynamics of the smaller network."""
+    return Emulator(tmp_path_factory.mktemp("mover"), STEPS_INSIDE=1, **NETWORK.constants)
+
+
+@pytest.fixture(scope="module")
+def usual_mover(tmp_path_factory):
+    """The kernel for steps of dynamics of the usual network."""
+    return Emulator(tmp_path_factory.mktemp("usual"), STEPS_INSIDE=1)
 
 
 class Case:
@@ -104,9 +131,9 @@ def several():
 
 
 CASES = {
-    "ethanol": (lambda: [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True)),
-    "several": (several, AtomClusters(3, 4, 2, 3, True)),
-    "alone": (lambda: [Atoms("He")], AtomClusters(1, 1, 8, 1, True)),
+    "ethanol": (lambda: [molecule("CH3CH2OH")], ETHANOL),
+    "several": (several, AtomClusters(3, 4, 2, 3, True, NETWORK)),
+    "alone": (lambda: [Atoms("He")], AtomClusters(1, 1, 8, 1, True, NETWORK)),
 }
 
 
@@ -132,7 +159,7 @@ def test_a_whole_step_writes_what_its_parts_write(emulator, potential, name):
 @pytest.mark.nightly
 @pytest.mark.parametrize("special", [False, True])
 def test_the_order_in_which_blocks_run_changes_nothing(emulator, potential, monkeypatch, tmp_path, special):
-    plan = AtomClusters.choose(9, 4)
+    plan = AtomClusters.choose(9, 4, NETWORK)
     kernel = Emulator(tmp_path, **plan.constants) if special else emulator
     case = Case(kernel, potential, [molecule("CH3CH2OH")], plan, energies=True)
     case.run("host")
@@ -146,7 +173,7 @@ def test_the_order_in_which_blocks_run_changes_nothing(emulator, potential, monk
 
 @pytest.mark.nightly
 def test_too_many_edges_are_flagged_and_nothing_is_written_beyond_the_list(emulator, potential):
-    case = Case(emulator, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True), capacity=40)
+    case = Case(emulator, potential, [molecule("CH3CH2OH")], ETHANOL, capacity=40)
     case.run()
     other = case.reference()
     for name in ("row_ptr", "num_edges", "needed", "overflow"):
@@ -158,7 +185,7 @@ def test_too_many_edges_are_flagged_and_nothing_is_written_beyond_the_list(emula
 
 @pytest.mark.nightly
 def test_bad_and_far_coordinates_are_flagged(emulator, potential):
-    case = Case(emulator, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True))
+    case = Case(emulator, potential, [molecule("CH3CH2OH")], ETHANOL)
     good = case.buffers.inputs["positions"].clone()
     case.buffers.inputs["positions"][4, 1] = torch.nan
     case.run()
@@ -178,7 +205,7 @@ def test_bad_and_far_coordinates_are_flagged(emulator, potential):
 
 @pytest.mark.nightly
 def test_only_steps_that_the_kernel_serves_are_launched_whole(emulator, potential):
-    case = Case(emulator, potential, [molecule("CH4")], AtomClusters(1, 5, 8, 1, True))
+    case = Case(emulator, potential, [molecule("CH4")], AtomClusters(1, 5, 8, 1, True, NETWORK))
     given = (case.engine, case.buffers, case.search, case.ordered)
     assert not launch_whole(*given, "energy")
     assert not launch_whole(*given, "device")  # the search is not that of a GPU
@@ -213,6 +240,17 @@ class Run:
         return self.state.control.tolist()
 
 
+def assert_as_on_the_host(run):
+    """After two steps."""
+    assert run.done() == [2, 0]
+    run.dynamics.run(2)
+    expected = run.dynamics.snapshot()
+    for found, field in ((run.state.positions, "positions"), (run.state.velocities, "velocities")):
+        np.testing.assert_allclose(found.numpy(), getattr(expected, field), atol=1e-7)
+    np.testing.assert_allclose(run.state.forces.numpy(), expected.forces, atol=2e-5)
+    np.testing.assert_allclose(run.state.energy.numpy(), expected.energy, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "integrator"),
@@ -229,12 +267,7 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
     whole.launch(2)
     assert torch.equal(whole.state.block, run.state.block)
     assert torch.equal(whole.case.buffers.output, run.case.buffers.output)
-    run.dynamics.run(2)
-    expected = run.dynamics.snapshot()
-    for found, field in ((run.state.positions, "positions"), (run.state.velocities, "velocities")):
-        np.testing.assert_allclose(found.numpy(), getattr(expected, field), atol=1e-7)
-    np.testing.assert_allclose(run.state.forces.numpy(), expected.forces, atol=2e-5)
-    np.testing.assert_allclose(run.state.energy.numpy(), expected.energy, rtol=1e-6)
+    assert_as_on_the_host(run)
     case = run.case
     assert torch.equal(case.buffers.inputs["positions"], run.state.positions)
     torch.testing.assert_close(case.buffers.outputs["energy"], run.state.energy, rtol=0, atol=0)
@@ -252,8 +285,7 @@ def test_steps_inside_one_launch_are_those_of_the_host(emulator, mover, potentia
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(num_layers=0, num_channels=32, head="gated"),
-        dict(num_layers=1),
+        dict(num_layers=1, head="gated"),
         dict(num_layers=3, num_head_layers=1, messages="target"),
     ],
     ids=str,
@@ -266,13 +298,7 @@ def test_steps_of_other_networks_are_those_of_the_host(settings, tmp_path):
     plan = AtomClusters(3, 3, 2, 2, True, network)
     run = Run(kernel, made, [molecule("CH3CH2OH")], plan, integrator="langevin")
     run.launch(2)
-    assert run.done() == [2, 0]
-    run.dynamics.run(2)
-    expected = run.dynamics.snapshot()
-    for found, field in ((run.state.positions, "positions"), (run.state.velocities, "velocities")):
-        np.testing.assert_allclose(found.numpy(), getattr(expected, field), atol=1e-7)
-    np.testing.assert_allclose(run.state.forces.numpy(), expected.forces, atol=2e-5)
-    np.testing.assert_allclose(run.state.energy.numpy(), expected.energy, rtol=1e-6, atol=1e-6)
+    assert_as_on_the_host(run)
 
 
 @pytest.mark.nightly
@@ -294,17 +320,18 @@ def test_a_drift_inside_one_launch_is_that_of_the_host(mover, potential, frozen)
 
 
 @pytest.mark.nightly
-def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(mover, potential, tmp_path):
+def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(usual_mover, usual, tmp_path):
     plan = AtomClusters.choose(9, 6)
     constants = plan.constants_of_steps(9)
     assert constants == dict(ATOMS_PER_CLUSTER=2, LANES=8, STEPS_INSIDE=1, NEAR_ONLY=1)
     assert "NEAR_ONLY" not in plan.constants_of_steps(34)
     special = Emulator(tmp_path, **constants)
-    one, other = (Run(kernel, potential, [molecule("CH3CH2OH")], plan) for kernel in (mover, special))
+    one, other = (Run(kernel, usual, [molecule("CH3CH2OH")], plan) for kernel in (usual_mover, special))
     for run in (one, other):
         run.launch(2)
     assert torch.equal(one.state.block, other.state.block)
     assert torch.equal(one.case.buffers.output, other.case.buffers.output)
+    assert_as_on_the_host(one)
 
 
 @pytest.mark.nightly
@@ -312,7 +339,7 @@ def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(mover, potenti
 def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, potential, monkeypatch, seed):
     if seed:
         monkeypatch.setenv("EMULATED_ORDER", seed)
-    one, many = (Run(mover, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True)) for _ in range(2))
+    one, many = (Run(mover, potential, [molecule("CH3CH2OH")], ETHANOL) for _ in range(2))
     for run in (one, many):
         run.case.buffers.far.fill_(80.0)
         run.state.velocities[4] = torch.tensor([100.0, 0.0, 0.0])  # 50 Å in the first step, too far in the second
@@ -339,7 +366,7 @@ def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, p
 
 @pytest.mark.nightly
 def test_too_many_edges_halt_the_run_before_the_first_step(mover, potential):
-    run = Run(mover, potential, [molecule("CH3CH2OH")], AtomClusters(3, 3, 2, 2, True), capacity=40)
+    run = Run(mover, potential, [molecule("CH3CH2OH")], ETHANOL, capacity=40)
     kept = run.state.block.clone()
     run.launch(3)
     assert run.done() == [0, 1]

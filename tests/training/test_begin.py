@@ -26,7 +26,8 @@ def bad(tmp_path):
 
 
 def run(tmp_path, store, *changes):
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 1})))
+    values = made_up.values(store.path, training={"epochs": 1}, data={"checks": "refuse"})  # the default
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     return main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes])
 
 

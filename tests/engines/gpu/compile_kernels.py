@@ -1,8 +1,7 @@
 """Compiles kernels for a GPU that need not be there, and prints for each: case, name, bytes of shared memory,
 registers of a program, and bytes that a thread spills.
 
-    python compile_kernels.py CAPABILITY CASE/OF ...          # cases of test_kernels_compile.EXPECTED
-    python compile_kernels.py CAPABILITY --first CASE/OF ...  # of each only the first kernel that no other has
+    python compile_kernels.py CAPABILITY CASE/OF ...  # cases of test_kernels_compile.EXPECTED
 
 Triton's launches are replaced: they compile for the capability (80, 90, ...) and run nothing.
 """
@@ -37,7 +36,7 @@ from torchmdx.engines.plan.kernels import SLABS
 from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.neighbors.brute_force import brute_force
 
-capability, first, cases = int(sys.argv[1]), sys.argv[2] == "--first", sys.argv[2:]
+capability, cases = int(sys.argv[1]), sys.argv[2:]
 
 
 class Device:
@@ -53,12 +52,10 @@ class Device:
 
 driver.set_active(Device())
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-compiled, seen, before, run = {}, set(), set(), JITFunction.run
+compiled, seen, run = {}, set(), JITFunction.run
 
 
 def compile_only(self, *args, grid, warmup, **options):
-    if first and (compiled or self.fn.__name__ in before):
-        return
     kernel = run(self, *args, grid=grid, warmup=True, **options)
     if kernel.hash not in seen:
         seen.add(kernel.hash)
@@ -204,7 +201,7 @@ def chain(network, atoms):
 
 
 BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
-for case in cases[first:]:
+for case in cases:
     what, of = case.split("/")
     compiled.clear(), seen.clear()
     if what in compile_cases.CASES:
@@ -213,6 +210,5 @@ for case in cases[first:]:
         dict(step=step, priors=priors, search=search, training=training)[what](of)
     else:
         chain(what, of)
-    before |= compiled.keys()
     for name, shared in sorted(compiled.items()):
         print(case, name, *map(max, zip(*shared, strict=True)))

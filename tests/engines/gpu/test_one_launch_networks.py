@@ -33,6 +33,9 @@ NETWORKS = {
     "own tensors": dict(num_layers=2, num_channels=64, messages="target", head="gated", **MATGL),
 }
 
+# Each head, number of layers and way of messages: what the kernel waits for, and where energies are read.
+EACH_HEAD = ("aceff 1.1", "no layer", "three", "own tensors")
+
 
 def made(settings):
     """Weights of a network that leave no term out."""
@@ -99,6 +102,7 @@ def test_energies_forces_and_stress_are_those_of_the_exact_model(case, whole):
     assert found.stress[~periodic].isnan().all()
 
 
+@pytest.mark.parametrize("case", EACH_HEAD, indirect=True)
 def test_energies_alone_are_the_same_bits(case, whole):
     found = launched(*case, batch_of(*structures()), virials=True, forces=False)
     assert torch.equal(found.energies, whole.energies)
@@ -106,6 +110,7 @@ def test_energies_alone_are_the_same_bits(case, whole):
     assert found.forces.isnan().all()
 
 
+@pytest.mark.parametrize("case", EACH_HEAD, indirect=True)
 def test_the_order_in_which_threads_run_changes_nothing(case, monkeypatch):
     potential, kernel = case
     batch = batch_of(molecule("NH3"))

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from torchmdx.datasets.labelling.spin import xtb_multiplicity
 
 if TYPE_CHECKING:
@@ -80,7 +78,11 @@ class Choice:
     @property
     def num_workers(self) -> int | None:
         """Number of processes that suit the calculator, one for each GPU that it uses; None for one on each core."""
-        return torch.cuda.device_count() if self._uses_gpu() else None
+        if not self._uses_gpu():
+            return None
+        import torch  # which workers don't need: it takes seconds and a few hundred MB of each
+
+        return torch.cuda.device_count()
 
     def settle(self, number: int) -> None:
         """Takes the devices of a worker of this number, before it makes a calculator."""

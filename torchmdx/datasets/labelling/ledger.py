@@ -14,7 +14,6 @@ import numpy as np
 from torchmdx.datasets.labelling.geometry import Labels, UnlabelledStructure
 from torchmdx.datasets.labelling.journal import Journal
 from torchmdx.runtime.damaged_file import naming
-from torchmdx.structures.system_fields import LAST_ELEMENT
 
 # (source, number in it): a file and a frame of it, or a molecule and a geometry sampled from it
 Key = tuple[int, int]
@@ -184,6 +183,8 @@ def _state(geometry: UnlabelledStructure) -> dict[str, Any]:
 
 def _geometry(header: dict[str, Any], arrays: dict[str, np.ndarray], positions: np.ndarray) -> UnlabelledStructure:
     """Raises ValueError, and KeyError where the record lacks an entry."""
+    from torchmdx.structures.system_fields import LAST_ELEMENT  # imports torch, which workers don't need
+
     numbers = arrays["numbers"]
     count = len(numbers)
     held = {**arrays, "positions": positions}
