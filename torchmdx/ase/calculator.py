@@ -69,8 +69,7 @@ class Calculator(OtherProperties, AseCalculator):
             spread_file (extended XYZ, default "uncertain.xyz") and SpreadError is raised, which stops a run.
         max_uncertainty: The same for a single potential that knows its uncertainty: eV, of the energy of an atom;
             raises UncertaintyError.
-        uncertainty: Whether uncertainties are computed; None: if the potential knows them and is on one CPU. On a GPU
-            few atoms then take several launches instead of one.
+        uncertainty: Whether uncertainties are computed; None: if the potential knows them and is on one CPU.
         coulomb_cutoff, coulomb, coulomb_accuracy: Treatment of the Coulomb energy of periodic structures, as for
             `torchmdx.load`.
         head: Of a file with several; None: its default.

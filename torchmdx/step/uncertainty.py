@@ -53,7 +53,7 @@ def wants_uncertainty(
 ) -> bool:
     """Whether to compute uncertainties, as asked for; None: if the potential knows them and is on one CPU.
 
-    On a GPU few atoms then take several launches instead of one, so there it has to be asked for.
+    On a GPU it has to be asked for.
 
     Args:
         devices: Several, or None.

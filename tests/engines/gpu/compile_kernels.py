@@ -25,12 +25,14 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 import compile_cases
 import conftest
+from uncertain import uncertain
 
 from torchmdx import Batch, System
 from torchmdx.engines.gpu import charge_buffers
 from torchmdx.engines.gpu.slab_windows import SlabShape
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
+from torchmdx.engines.gpu.uncertainty import UncertaintyKernels
 from torchmdx.engines.plan import Workload
 from torchmdx.engines.plan.kernels import SLABS
 from torchmdx.engines.plan.launch_sizes import Tiles
@@ -90,6 +92,8 @@ def step(kind):
     results = (energies[:1], energies, torch.zeros(2, 3, dtype=dtype), stress)
     launch_finish(buffers, edges, *results)
     launch_finish(buffers, edges, *results, to_host=len(buffers.output))
+    doubts = torch.zeros(2, dtype=torch.float64)  # of two systems; those of one are in other cases
+    UncertaintyKernels(torch.eye(9), torch.zeros(2, 9), doubts, doubts).run(torch.arange(2))
 
 
 def priors(kind):
@@ -172,6 +176,8 @@ def chain(network, atoms):
     if network == "charged":
         network = "tensornet2"
     potential = conftest.random_potential(torch.float32, model=network, **settings).requires_grad_(False)
+    if what in ("gated", "headed", "charged"):
+        potential = uncertain(potential)
     batch = Batch.from_systems([System.create([[0.0, 0, 0], [0, 0, 1.1]], [6, 8])]).to("cpu", torch.float32)
     edges = brute_force(batch, 3.0)
     fast = kind(potential, bound=1e-2, priors=priors)

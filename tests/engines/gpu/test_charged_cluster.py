@@ -11,6 +11,7 @@ from ase.build import molecule
 from emulated import compiled
 from interpreter import DEVICE, INTERPRETED, needs_kernels
 from test_gpu_tensornet import batch_of, run, virial_of
+from uncertain import uncertain
 
 from torchmdx import Batch, CapturedStep, Potential, System, TensorNet2Config
 from torchmdx.evaluation.derivatives import evaluate
@@ -130,12 +131,14 @@ def test_the_emulated_kernels_agree_with_the_exact_model(library, fast, potentia
 @needs_kernels
 @only_interpreted
 def test_several_layers_and_a_longer_head_agree_too(library, charged, monkeypatch):
-    potential = made(num_layers=2, num_head_layers=2)
+    potential = uncertain(made(num_layers=2, num_head_layers=2))
     fast, plan = FastTensorNet2(potential), AtomClusters(2, 5, 8, 2, True)
     found = run_with(fast, potential, charged, library, plan, monkeypatch)
     exact = evaluate(copy.deepcopy(potential).double(), charged, brute_force(charged, potential.cutoff))
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+    torch.testing.assert_close(found.last_inputs.double(), exact.last_inputs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.uncertainties[1], exact.energies_uncertainty, rtol=2e-5, atol=0)
 
 
 @pytest.mark.nightly  # a quarter of a minute

@@ -10,6 +10,7 @@ import torch
 from emulated import compiled
 from interpreter import DEVICE, needs_kernels
 from test_charged_cluster import charged, made, on_hopper, only_interpreted
+from uncertain import uncertain
 
 from torchmdx import Batch, CapturedStep, System
 from torchmdx.evaluation.derivatives import evaluate
@@ -83,7 +84,7 @@ def test_python_and_the_kernel_agree_on_sizes(library):
 @needs_kernels
 @only_interpreted
 def test_an_ion_with_coulomb_energies_agrees_with_the_exact_model(library, charged, monkeypatch):
-    potential = made([CoulombConfig()], num_head_layers=1)
+    potential = uncertain(made([CoulombConfig()], num_head_layers=1))
     engine = engine_for(potential, charged, library, monkeypatch)
     edges = brute_force(charged, potential.cutoff + 0.5)  # some edges are beyond the cutoff
     engine.reserve(edges.capacity)
@@ -95,6 +96,9 @@ def test_an_ion_with_coulomb_energies_agrees_with_the_exact_model(library, charg
     torch.testing.assert_close(found.energies, exact.energies, atol=1e-6, rtol=1e-7)
     torch.testing.assert_close(found.energy, exact.energy, atol=1e-6, rtol=1e-7)
     assert (found.forces - exact.forces).norm() <= 3e-6 * exact.forces.norm()
+    torch.testing.assert_close(found.last_inputs.double(), exact.last_inputs, rtol=1e-5, atol=1e-5)
+    for value, wanted in zip(found.uncertainties, (exact.energy_uncertainty, exact.energies_uncertainty), strict=True):
+        torch.testing.assert_close(value, wanted, rtol=2e-5, atol=0)
     count = potential.config.num_charges
     _, charges = copy.deepcopy(potential).double().features(charged, edges, edges.vectors(*places(charged)))
     own = engine.model.buffers.scratch.charged.proposed

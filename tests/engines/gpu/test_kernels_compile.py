@@ -20,6 +20,7 @@ MOST_SHARED = {80: 163, 86: 99, 89: 99, HOPPER: 227, 100: 227, 120: 99}
 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
+UNCERTAINTY = ("multiply_inputs", "sum_inputs")  # of potentials with an uncertainty
 EXPECTED = {
     ("tensornet", "few"): {"embed", "layer", "layer_gradient", "forces", "sum_systems"},
     ("tensornet", "some"): {"embed", "layer", "layer_gradient"},
@@ -54,8 +55,8 @@ EXPECTED = {
     },
     ("dynamics", "restraints"): {"evaluate_terms", "add_terms"},
     ("gated", "domain"): {"multiply_halves", "gated_energies"},
-    ("gated", "few"): {"embed", "layer", "layer_gradient"},
-    ("gated", "many"): {"multiply", "multiply_halves", "gated_energies"},
+    ("gated", "few"): {"embed", "layer", "layer_gradient", *UNCERTAINTY},
+    ("gated", "many"): {"multiply", "multiply_halves", "gated_energies", *UNCERTAINTY},
     ("tensornet2", "few"): {"multiply_rows", "multiply_rows_back", "equilibrate", "equilibrate_gradient", "shares"},
     ("charged", "few"): {
         "embed",
@@ -66,9 +67,9 @@ EXPECTED = {
         "last_map_gradient",
     },
     ("charged", "priors"): {"embed", "layer", "output_gradient", "layer_gradient", "equilibrate_alone"},
-    ("headed", "few"): {"embed", "layer"},
-    ("headed", "many"): {"read_energies"},
-    ("step", "float32"): {"_prepare", "_finish"},
+    ("headed", "few"): {"embed", "layer", *UNCERTAINTY},
+    ("headed", "many"): {"read_energies", *UNCERTAINTY},
+    ("step", "float32"): {"_prepare", "_finish", *UNCERTAINTY},
     ("priors", "damped"): {
         "sum_pairs",
         *("every_pair", "within_cutoff", "count_near", "copy_near", "pad_near"),
@@ -76,7 +77,7 @@ EXPECTED = {
         *("weigh", "spread", "convolve", "gather"),
     },
     ("priors", "switched"): {"every_pair", "within_cutoff"},
-    ("step", "float64"): {"_prepare", "_finish"},
+    ("step", "float64"): {"_prepare", "_finish", *UNCERTAINTY},
     ("search", "1"): {"count_bins", "start_bins", "spread", "order_bins", "find_pairs", "start_rows", "write_edges"},
     ("search", "3"): {"moved_too_far", "find_pairs", "write_edges"},
     ("search", "pairs"): {"brute_force"},

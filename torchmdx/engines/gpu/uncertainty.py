@@ -52,12 +52,12 @@ class UncertaintyKernels:
         if not count:
             self.of_systems.zero_()
             return
-        kernels.multiply[(self.blocks, parts)](
+        kernels.multiply_inputs[(self.blocks, parts)](
             self.inputs, self.root, self.products, self.squares, count, SIZE=self.size, WIDTH=self.width,
             ROWS=ROWS, COLUMNS=COLUMNS, ALONE=self.alone, num_warps=2,
         )  # fmt: skip
         combined = triton.cdiv(count, BLOCK)
-        kernels.combine[(combined + len(self.of_systems),)](
+        kernels.sum_inputs[(combined + len(self.of_systems),)](
             self.products, self.squares, system_index, self.of_systems, self.of_atoms, count, len(self.products),
             combined, WIDTH=self.width, PADDED=triton.next_power_of_2(self.width), PARTS=parts, BLOCK=BLOCK,
             SUMMED=SUMMED, SEARCH=SEARCH, ALONE=self.alone, num_warps=4,

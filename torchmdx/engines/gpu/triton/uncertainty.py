@@ -16,7 +16,7 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["num_atoms"])
-def multiply(
+def multiply_inputs(
     INPUTS, ROOT, PRODUCTS, SQUARES, num_atoms,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
@@ -38,7 +38,7 @@ def multiply(
 
 
 @triton.jit(do_not_specialize=["num_atoms", "summands", "combined"])
-def combine(
+def sum_inputs(
     PRODUCTS, SQUARES, SYSTEM, OF_SYSTEMS, OF_ATOMS, num_atoms, summands, combined,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, SUMMED: tl.constexpr,
     SEARCH: tl.constexpr, ALONE: tl.constexpr,
