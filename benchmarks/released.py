@@ -30,7 +30,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,12 @@ class Case:
     potential: str
     path: str | Path
     system: str
-    modes: Sequence[str]
+    modes: Sequence[str] = ()
+
+
+def names_of(case: Case) -> set[str]:
+    """What --rows calls it."""
+    return {case.potential, f"{case.potential}/{case.system}"}
 
 
 def toluene() -> ase.Atoms:
@@ -281,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
     parser.add_argument("--peer", nargs="?", const="", metavar="MODES", help="also time torchmd-net or matgl")
-    parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
+    parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, in this order")
     parser.add_argument("--seconds", type=float, default=240, help="limit for each row (default: 240)")
     parser.add_argument("--at-once", type=int, help="processes that set up side by side (default: half the processors)")
     parser.add_argument("--resume", action="store_true", help="skip rows of this commit and device")
@@ -298,10 +303,12 @@ def main() -> None:
             print(f"{potential}: not in {options.folder}", flush=True)
             continue
         for system in names:
-            wanted = not chosen or potential in chosen or f"{potential}/{system}" in chosen
-            if wanted and (potential, system) not in here:
+            case = Case(potential, path, system)
+            if (not chosen or names_of(case) & set(chosen)) and (potential, system) not in here:
                 modes = [] if potential == "organic-1" else modes_of(system, options.peer)
-                cases.append(Case(potential, path, system, modes))
+                cases.append(replace(case, modes=modes))
+    if chosen:
+        cases.sort(key=lambda case: min(k for k, name in enumerate(chosen) if name in names_of(case)))
     for rows in measure(cases, options.seconds, options.at_once):
         record.update("released", rows, ("potential", "system"))
     return None

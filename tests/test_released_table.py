@@ -209,3 +209,13 @@ def test_rows_of_earlier_runs_stay_with_their_commit(results):
     assert record.current("one") == [{"system": "b", "ms": 2.0}]
     record.update("one", [{"system": "d", "ms": 3.0}], keys)
     assert [row.get("commit") for row in record.read("one")["rows"]] == ["old", None, "old", None]
+
+
+def test_rows_are_measured_in_the_order_that_is_given(results, monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(released, "measure", lambda cases, *_: seen.extend(cases) or [])
+    run(monkeypatch, "--rows", "organic-1/dhfr,organic-1/toluene")
+    assert [case.system for case in seen] == ["dhfr", "toluene"]
+    seen.clear()
+    run(monkeypatch, "--rows", "organic-1")
+    assert [case.system for case in seen] == list(released.STRUCTURES)
