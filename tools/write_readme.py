@@ -1,4 +1,4 @@
-"""Writes what README.md shows of benchmarks/results/, and the plots speed.svg and multiple_steps.svg of docs/images.
+"""Writes what README.md shows of benchmarks/results/, and plots of docs/images.
 
 tools/write_readme.py            writes all of them
 tools/write_readme.py --check    writes nothing; exits with 1 if one is out of date
@@ -20,6 +20,7 @@ sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 import plot_learning  # noqa: E402
 import plot_learning_pool  # noqa: E402
 import plot_multiple_steps  # noqa: E402
+import plot_multiple_steps_sampled  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
 
@@ -36,7 +37,7 @@ columns:
 """
 
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
-OUTER = "{system: water8000, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
+OUTER = "{system: water8000, fast: organic-1-fast, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
 SENTENCE = """\
 On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
 24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as those of 2 fs, if a
@@ -53,7 +54,7 @@ def outdated() -> dict[Path, str]:
     gains = [recorded.number(f"multiple_steps {OUTER % times}") for times in (2, 1)]
     shown = f"\n{table}\n\n{SENTENCE.format(*gains)}\n"
     new = {README: PLACE.sub(lambda found: shown, text)}
-    for plot in (plot_speed, plot_multiple_steps, plot_learning, plot_learning_pool):
+    for plot in (plot_speed, plot_multiple_steps, plot_multiple_steps_sampled, plot_learning, plot_learning_pool):
         new[plot.PICTURE] = plot.draw(json.loads(plot.RECORD.read_text(encoding="utf-8")))
     return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
 

@@ -11,6 +11,7 @@ sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
 import plot_learning
 import plot_learning_pool
 import plot_multiple_steps
+import plot_multiple_steps_sampled
 import plot_speed
 import recorded
 import write_readme
@@ -37,7 +38,7 @@ def readme(tmp_path, monkeypatch):
     text = write_readme.README.read_text(encoding="utf-8")
     for name, path in (("README", tmp_path / "README.md"), ("ROOT", tmp_path)):
         monkeypatch.setattr(write_readme, name, path)
-    for plot in (plot_speed, plot_multiple_steps, plot_learning, plot_learning_pool):
+    for plot in (plot_speed, plot_multiple_steps, plot_multiple_steps_sampled, plot_learning, plot_learning_pool):
         path = tmp_path / plot.PICTURE.name
         monkeypatch.setattr(plot, "PICTURE", path)
         path.write_text("")
@@ -53,7 +54,14 @@ def run(monkeypatch, *arguments):
 def test_what_is_out_of_date_is_found_and_written(readme, monkeypatch, capsys):
     before = readme.read_text()
     assert run(monkeypatch, "--check") == 1
-    names = ("README.md", "speed.svg", "multiple_steps.svg", "learning.svg", "learning_pool.svg")
+    names = (
+        "README.md",
+        "speed.svg",
+        "multiple_steps.svg",
+        "multiple_steps_sampled.svg",
+        "learning.svg",
+        "learning_pool.svg",
+    )
     assert capsys.readouterr().out == "".join(f"{name} is out of date\n" for name in names)
     assert readme.read_text() == before
     assert run(monkeypatch) == 0
