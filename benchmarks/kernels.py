@@ -15,13 +15,13 @@ import copy
 import itertools
 import json
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks import peer_model
 from benchmarks.record import write
 from torchmdx import Potential, TensorNetConfig
 from torchmdx import load as load_potential
@@ -168,21 +168,6 @@ class Case:
         return force, float((out.energies - result.energies).abs().max())
 
 
-def median_ms(work, count: int = 30) -> float:
-    """Median time of `work` by events, ms."""
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(count):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
 def kernel_times(case: Case) -> dict[str, float]:
     """Time of each kernel in one run, ms; kernels launched once per layer are summed."""
     case.run()
@@ -202,8 +187,8 @@ def measure(name: str, model: Potential, options: argparse.Namespace) -> dict[st
         case.fast.use_one_launch()
     graph = case.graph()
     row: dict[str, Any] = dict(system=name, atoms=case.batch.num_atoms, edges=case.edges.capacity)
-    row["ms"] = round(median_ms(graph.replay), 4)
-    row["energy_only_ms"] = round(median_ms(case.graph(forces=False).replay), 4)
+    row["ms"] = round(peer_model.milliseconds(graph.replay), 4)
+    row["energy_only_ms"] = round(peer_model.milliseconds(case.graph(forces=False).replay), 4)
     row["memory_gb"] = round((torch.cuda.memory_allocated() - before) / 1e9, 3)
     table = case.fast.table
     degree = table.coefficients.shape[2] - 1

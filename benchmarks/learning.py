@@ -24,17 +24,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import record, side_by_side
 from benchmarks.learning_cases import CASES, DONOR, HELD, PROTON, Case
 from benchmarks.learning_summary import summarized
+from benchmarks.side_by_side import Task
 
 KEYS = ("kind", "case", "strategy", "seed", "round", "set")
 COUNT = 10  # labels of a round, and before the first one
@@ -42,7 +40,6 @@ CALIBRATED = 20  # labels before the first round where frames are held out
 ROUNDS = 5
 EPOCHS = 80
 SCORES = "scores.json"
-SECONDS_TO_STOP = 30.0  # after the signal
 RESTRAINT = {"kind": "distance", "atoms": [DONOR, PROTON], "stiffness": 20.0}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ensemble": {},
@@ -159,32 +156,14 @@ def run(options: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for case in options.only.split(","):
         write(folder / f"{case}.extxyz", CASES[case].start())
-    waiting, running = tasks(options.only.split(","), folder), {}
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(options.threads))
     common = ["--folder", str(folder), "--share", str(options.share), "--cuda", options.cuda]
     common += ["--rounds", str(options.rounds)]
-    while (waiting or running) and time.monotonic() - began < options.seconds:
-        while waiting and len(running) < options.workers:
-            task = waiting.pop(0)
-            with (folder / f"{'-'.join(task).replace(' ', '')}.log").open("a") as log:
-                command = [sys.executable, "-m", "benchmarks.learning", *task, *common]
-                process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-            running[process] = task
-        for process in [one for one in running if one.poll() is not None]:
-            print(
-                f"{time.monotonic() - began:6.0f} s  {' '.join(running.pop(process))}: {process.returncode}", flush=True
-            )
-        time.sleep(0.2)
-    for process in running:
-        process.send_signal(signal.SIGTERM)
-    last = time.monotonic() + SECONDS_TO_STOP
-    for process, task in running.items():
-        try:
-            process.wait(max(0.1, last - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-        print(f"stopped {' '.join(task)}", flush=True)
-    print(f"{len(waiting)} not begun; {len(list(folder.glob('*/' + SCORES)))} runs have scores", flush=True)
+    listed = [
+        Task("benchmarks.learning", [*words, *common], folder / f"{'-'.join(words).replace(' ', '')}.log")
+        for words in tasks(options.only.split(","), folder)
+    ]
+    side_by_side.run(listed, options.workers, began + options.seconds, options.threads)
+    print(f"{len(list(folder.glob('*/' + SCORES)))} runs have scores", flush=True)
 
 
 def scores(folder: Path) -> list[dict[str, Any]]:

@@ -18,9 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -31,10 +28,11 @@ import ase
 import numpy as np
 from ase.io import iread, write
 
-from benchmarks import record
+from benchmarks import record, side_by_side
 from benchmarks.learning_errors import rank_correlation
 from benchmarks.learning_pools import EVEN, RARE, pool_file, test_file, write_pools
 from benchmarks.learning_summary import TAIL, gains, halves, summarized
+from benchmarks.side_by_side import Task
 
 KEYS = ("kind", "case", "strategy", "seed", "round", "set")
 SIZES = (30, 60, 120, 240)  # labels
@@ -222,29 +220,14 @@ def run(options: argparse.Namespace) -> None:
     write_pools(folder, systems, options.workers, options.share)
     print(f"{time.monotonic() - began:6.0f} s  pools", flush=True)
     asked = (systems, options.kinds.split(","), options.strategies.split(","), range(options.seeds))
-    waiting = [one for one in PLAN if all(value in known for value, known in zip(one, asked, strict=True))]
-    running: dict[subprocess.Popen[bytes], tuple[str, str, str, int]] = {}
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-    def cores(one: tuple[str, str, str, int]) -> int:
-        return MEMBERS if one[2] == ENSEMBLE else 1
-
-    while (waiting or running) and time.monotonic() - began < options.seconds:
-        busy = sum(map(cores, running.values()))
-        while waiting and busy + cores(waiting[0]) <= max(options.workers, MEMBERS):
-            one = waiting.pop(0)
-            busy += cores(one)
-            command = [sys.executable, "-m", "benchmarks.learning_pool", "chain", *map(str, one)]
-            command += ["--folder", str(folder), "--share", str(options.share), "--sizes", options.sizes]
-            with (folder / f"{'-'.join(map(str, one))}.log").open("w") as log:
-                new_group = {"stdout": log, "stderr": subprocess.STDOUT, "env": environment, "start_new_session": True}
-                running[subprocess.Popen(command, **new_group)] = one
-        for process in [one for one in running if one.poll() is not None]:
-            print(f"{time.monotonic() - began:6.0f} s  {running.pop(process)}: {process.returncode}", flush=True)
-        time.sleep(0.2)
-    for process in running:
-        os.killpg(process.pid, 9)
-    print(f"{len(running)} stopped, {len(waiting)} not begun", flush=True)
+    common = ["--folder", str(folder), "--share", str(options.share), "--sizes", options.sizes]
+    chains = []
+    for one in PLAN:
+        if all(value in known for value, known in zip(one, asked, strict=True)):
+            words, cores = [str(word) for word in one], MEMBERS if one[2] == ENSEMBLE else 1
+            log = folder / f"{'-'.join(words)}.log"
+            chains.append(Task("benchmarks.learning_pool", ["chain", *words, *common], log, cores))
+    side_by_side.run(chains, options.workers, began + options.seconds)
 
 
 def scores(folder: Path) -> list[dict[str, Any]]:

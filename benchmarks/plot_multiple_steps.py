@@ -1,39 +1,24 @@
-"""Draws docs/images/multiple_steps.svg from results/multiple_steps_modes.json: errors of bonds over outer steps."""
+"""The plot docs/images/multiple_steps.svg of results/multiple_steps_modes.json: errors of bonds over outer steps."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
-from plot_speed import FAINT, GRID, framed, line, text
-
-RECORD = Path(__file__).with_name("results") / "multiple_steps_modes.json"
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "multiple_steps.svg"
+from svg import BOLD, Panel, framed, heading, text
 
 Row = dict[str, Any]
 
 WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 96, 724, 78, 376
 LONGEST = 8.0  # fs
-PERCENT = (-1, 2)  # powers of ten; unstable steps are at the upper end
+POWERS = (-1, 2)  # of ten, percent; unstable steps are at the upper end
+PANEL = Panel(96, 724, 78, 376, x=(0.0, LONGEST), y=(10.0 ** POWERS[0], 10.0 ** POWERS[1]), logs=(False, True))
 TITLE = "Largest error of the variance of a bond of a hydrogen"
 # Mass of hydrogens and inner step: label and color.
 SERIES: dict[tuple[Any, float], tuple[str, str]] = {
     ("normal", 0.5): ("masses of the elements, inner steps of 0.5 fs", "#c2571a"),
     (3.0, 1.0): ("hydrogens of 3 amu, inner steps of 1 fs", "#0b7a75"),
 }
-
-
-def across(outer: float) -> float:
-    return LEFT + (RIGHT - LEFT) * outer / LONGEST
-
-
-def up(percent: float) -> float:
-    low, high = PERCENT
-    power = min(high, max(low, math.log10(percent))) if percent > 0 else low
-    return BOTTOM - (BOTTOM - TOP) * (power - low) / (high - low)
 
 
 def worst(rows: list[Row], mass: Any, step: float) -> dict[float, float]:
@@ -47,29 +32,15 @@ def worst(rows: list[Row], mass: Any, step: float) -> dict[float, float]:
     return dict(sorted(found.items()))
 
 
-def axes() -> list[str]:
-    parts = []
-    for outer in range(int(LONGEST) + 1):
-        x = across(outer)
-        parts += [line((x, TOP), (x, BOTTOM), GRID), text(x, BOTTOM + 20, f"{outer}", color=FAINT)]
-    for power in range(PERCENT[0], PERCENT[1] + 1):
-        y = up(10.0**power)
-        label = f"{10.0**power:g} %"
-        parts += [line((LEFT, y), (RIGHT, y), GRID), text(LEFT - 10, y + 4, label, color=FAINT, anchor="end")]
-    return [*parts, text((LEFT + RIGHT) / 2, BOTTOM + 46, "outer step, fs (at 100 %: unstable)")]
-
-
 def curve(label: str, color: str, errors: dict[float, float]) -> tuple[list[str], str]:
     """The marks of a series, and their labels."""
-    path = " ".join(f"{across(outer):.1f},{up(percent):.1f}" for outer, percent in errors.items())
-    parts = [f'  <polyline points="{path}" fill="none" stroke="{color}" stroke-width="2.5"/>']
-    said = []
-    for outer, percent in errors.items():
-        name = f"{outer:g} fs: " + ("unstable" if math.isinf(percent) else f"{percent:.2g} %")
-        place = f'cx="{across(outer):.1f}" cy="{up(percent):.1f}" r="4.5"'
-        parts.append(f'  <circle {place} fill="{color}" stroke="#fbfcfd"><title>{label}, {name}</title></circle>')
-        said.append(name)
-    return parts, f"{label}: {', '.join(said)}"
+    low, high = PANEL.y
+    points = [(outer, min(high, max(low, percent))) for outer, percent in errors.items()]
+    said = [
+        f"{outer:g} fs: " + ("unstable" if math.isinf(percent) else f"{percent:.2g} %")
+        for outer, percent in errors.items()
+    ]
+    return PANEL.curve(points, color, [f"{label}, {one}" for one in said]), f"{label}: {', '.join(said)}"
 
 
 def draw(record: dict[str, Any]) -> str:
@@ -77,26 +48,16 @@ def draw(record: dict[str, Any]) -> str:
     rows = record["rows"]
     count = len({row["system"] for row in rows})
     setting = f"organic-1 and organic-1-fast, {count} structures, harmonic limit, Langevin dynamics with 1/ps"
+    percents = [10.0**power for power in range(POWERS[0], POWERS[1] + 1)]
     body = [
-        text(LEFT, 34, TITLE, anchor="start", more=' font-size="17"'),
-        text(LEFT, 55, setting, color=FAINT, anchor="start"),
-        *axes(),
+        *heading(PANEL.left, TITLE, setting),
+        *PANEL.axes({float(fs): f"{fs}" for fs in range(int(LONGEST) + 1)}, {y: f"{y:g} %" for y in percents}),
+        PANEL.below("outer step, fs (at 100 %: unstable)"),
     ]
     said = []
     for number, ((mass, step), (label, color)) in enumerate(SERIES.items()):
         marks, words = curve(label, color, worst(rows, mass, step))
-        body += marks
         said.append(words)
-        body.append(
-            text(across(3.6), BOTTOM - 62 + 22 * number, label, color=color, anchor="start", more=' font-weight="600"')
-        )
+        x, y = PANEL.at(3.6, PANEL.y[0])
+        body += [*marks, text(x, y - 62 + 22 * number, label, color=color, anchor="start", more=BOLD)]
     return framed(WIDTH, HEIGHT, title=TITLE, description="; ".join(said) + ".", body=body)
-
-
-def main() -> None:
-    PICTURE.write_text(draw(json.loads(RECORD.read_text())), encoding="utf-8")
-    print(PICTURE)
-
-
-if __name__ == "__main__":
-    main()

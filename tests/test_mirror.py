@@ -33,7 +33,7 @@ commands/test_data.py               datasets: blocks
 datasets/test_conversion.py         datasets: checks plausible
 datasets/test_readers.py            datasets: index_files units
 datasets/test_store.py              datasets: frames
-commands/demo_run/test_demo.py                   commands/demo_run: pictures run torsions
+commands/demo_run/test_demo.py                   commands/demo_run: pictures run
 engines/test_choose.py              engines: engine
 engines/conformance/test_contract.py  engines: exact
 engines/conformance/test_contract.py  engines/conformance: check subject
@@ -78,7 +78,7 @@ openmm/native/test_native.py  openmm/native: build
 report/test_errors.py               report: composition moments scales
 report/test_hints.py                report: environment
 report/test_plots.py                report: style
-report/test_write.py                report: evaluation page sections sources tables
+report/test_write.py                report: page sections sources tables
 training/test_training_run.py       report: history
 test_damaged_files.py               runtime: damaged_file
 step/test_interrupted.py            runtime: interrupt
@@ -92,12 +92,12 @@ checkpoints/formats/torchmdnet/test_reader.py  checkpoints/formats/torchmdnet: a
 checkpoints/formats/torchmdnet/test_reader.py  checkpoints/formats/torchmdnet: priors settings weights
 training/test_config.py             training: config_file
 training/test_step.py               training: labelled pending_steps
-training/test_parts.py              training: ema epoch_means
+training/test_parts.py              training: epoch_means
 training/test_training_run.py       training: state
 training/test_optimizer.py          training: optimizer_kernel
 """
 
-MOST_ELSEWHERE = 153  # lower it as the list shrinks
+MOST_ELSEWHERE = 150  # lower it as the list shrinks
 
 
 def elsewhere() -> dict[str, str]:

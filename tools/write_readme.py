@@ -1,4 +1,4 @@
-"""Writes what README.md shows of benchmarks/results/, and plots of docs/images.
+"""Writes what README.md shows of benchmarks/results/, and the plots of docs/images that show records.
 
 tools/write_readme.py            writes all of them
 tools/write_readme.py --check    writes nothing; exits with 1 if one is out of date
@@ -9,7 +9,6 @@ The table stands between two comments of README.md. Sphinx fills in the tables o
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -18,13 +17,20 @@ ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 import plot_learning  # noqa: E402
-import plot_learning_pool  # noqa: E402
 import plot_multiple_steps  # noqa: E402
 import plot_multiple_steps_sampled  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
 
-README = ROOT / "README.md"
+README, IMAGES = ROOT / "README.md", ROOT / "docs" / "images"
+# Of each plot: the record, and how it is drawn.
+PLOTS = {
+    "speed.svg": ("step", plot_speed.draw),
+    "multiple_steps.svg": ("multiple_steps_modes", plot_multiple_steps.draw),
+    "multiple_steps_sampled.svg": ("multiple_steps_physics", plot_multiple_steps_sampled.draw),
+    "learning.svg": ("learning", plot_learning.draw),
+    "learning_pool.svg": ("learning_pool", plot_learning.draw_pools),
+}
 PLACE = re.compile(r"(?<=<!-- written by tools/write_readme.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
 TABLE = """
 rows: [potential, system, atoms]
@@ -33,15 +39,15 @@ columns:
   torchmdx, ms: {by: torchmdx, value: ms}
   ns/day at 1 fs: {by: torchmdx, value: ms, inverse: 86.4}
   force error: {by: torchmdx, value: force_error}
-  upstream at its best, ms: {by: [torchmd-net, matgl], value: ms, optional: true}
+  "upstream, fastest mode, ms": {by: [torchmd-net, matgl], value: ms, optional: true}
 """
 
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
 OUTER = "{system: water8000, fast: organic-1-fast, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
 SENTENCE = """\
 On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
-24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as those of 2 fs, if a
-[fast model](docs/distill.md) fits.
+24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as single steps of 2 fs. They need a
+[fast model](docs/distill.md) of the potential.
 """
 
 
@@ -54,8 +60,7 @@ def outdated() -> dict[Path, str]:
     gains = [recorded.number(f"multiple_steps {OUTER % times}") for times in (2, 1)]
     shown = f"\n{table}\n\n{SENTENCE.format(*gains)}\n"
     new = {README: PLACE.sub(lambda found: shown, text)}
-    for plot in (plot_speed, plot_multiple_steps, plot_multiple_steps_sampled, plot_learning, plot_learning_pool):
-        new[plot.PICTURE] = plot.draw(json.loads(plot.RECORD.read_text(encoding="utf-8")))
+    new |= {IMAGES / name: draw(recorded.record(of)) for name, (of, draw) in PLOTS.items()}
     return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}
 
 

@@ -38,32 +38,4 @@ if TYPE_CHECKING:
     from torchmdx.structures.system import System as System
 else:
     # Imported on first use: importing torch takes seconds, and the command line's help needs none of it.
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Batch": "structures.system",
-            "Calculator": "ase.calculator",
-            "CapturedStep": "step.captured_step",
-            "DividedStep": "step.divided_step",
-            "Dynamics": "dynamics.dynamics",
-            "EdgeSearch": "neighbors.search",
-            "Ensemble": "models.ensemble",
-            "Potential": "models.potential",
-            "Relaxed": "dynamics.relaxation.tasks",
-            "Result": "evaluation.derivatives",
-            "StepPool": "step.pool",
-            "System": "structures.system",
-            "TensorNet2Config": "models.tensornet2",
-            "TensorNetConfig": "models.tensornet",
-            "evaluate": "evaluation.derivatives",
-            "load": "checkpoints.save_load",
-            "load_ensemble": "checkpoints.save_load",
-            "neb": "dynamics.paths.run",
-            "register_model": "models.registry",
-            "register_prior": "models.registry",
-            "relax": "dynamics.relaxation.run",
-            "save": "checkpoints.save_load",
-            "view": "report.view.notebook",
-            "wrap": "models.wrapping",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

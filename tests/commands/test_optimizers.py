@@ -4,7 +4,7 @@ import pytest
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 
-from torchmdx.commands.optimizers import LBFGS, OPTIMIZERS, make_optimizer
+from torchmdx.commands.optimizers import LBFGS, OPTIMIZERS
 
 
 class Waves(Calculator):
@@ -55,7 +55,7 @@ def test_lbfgs_is_that_of_ase_where_the_energy_is_convex():
 def test_every_name_makes_an_optimizer_that_prints_its_steps(capsys, name):
     atoms = Atoms("H", [[4.3, 0.5, -0.4]])
     atoms.calc = Waves()
-    with make_optimizer(name, atoms) as optimizer:
+    with OPTIMIZERS[name](atoms, logfile="-") as optimizer:
         assert optimizer.run(fmax=0.01, steps=300)
     assert f"{type(optimizer).__name__}:" in capsys.readouterr().out
     np.testing.assert_allclose(atoms.positions[0], [1.5 * np.pi, 0, 0], atol=0.01)

@@ -11,7 +11,9 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from water_files import BOHR, HARTREE, NUMBERS, WATER, opened, structures
 
 from torchmdx.datasets.conversion import convert
-from torchmdx.datasets.readers import format_of
+from torchmdx.datasets.frames import Frames
+from torchmdx.datasets.readers import format_of, refusal
+from torchmdx.datasets.store import Store, StoreWriter
 
 
 def test_stress_in_atomic_units_scales_with_volume(tmp_path):
@@ -126,3 +128,64 @@ def test_an_absurd_number_of_atoms_is_told_at_once(tmp_path):
     (tmp_path / "a.xyz").write_text("1\nenergy=1.0\nH 0 0 0\n999999999999\nenergy=1.0\nH 0 0 0\n")
     with pytest.raises(ValueError, match="frame 1: the file ends after 1 of its 999999999999 atoms"):
         convert([tmp_path / "a.xyz"], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a.lmdb", "is an LMDB database of fairchem .* pickled Python objects, .* .aselmdb with fairchem's own tools"),
+        ("a.pt", "write .npz or extended XYZ from it"),
+        ("a.parquet", "pip install colabfit-tools"),
+        ("a.tar.gz", "unpack it first"),
+        ("a.cfg", "is a file of MTP .*: pip install maml"),
+    ],
+)
+def test_what_is_not_read(tmp_path, name, said):
+    (tmp_path / name).write_bytes(b"BEGIN_CFG\n Size\n")
+    with pytest.raises(ValueError, match=said):
+        format_of(tmp_path / name)
+
+
+def test_others_are_not_refused(tmp_path):
+    (tmp_path / "a.cfg").write_text("Number of particles = 2\n")
+    (tmp_path / "a.xyz").write_text("1\n\nH 0 0 0\n")
+    assert refusal(tmp_path / "a.cfg") is None
+    assert format_of(tmp_path / "a.xyz") == "ase"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b.aselmdb").touch()
+    with pytest.raises(ValueError, match="is a folder of databases: give its files"):
+        format_of(tmp_path / "folder")
+
+
+def frame(energy, **labels):
+    return Frames.single(WATER, NUMBERS, energy=energy, **labels)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A store of three frames with different labels, and a file in kcal/mol."""
+    with StoreWriter(tmp_path / "a") as writer:
+        writer.add(frame(-1.0, forces=np.ones((3, 3))), "x", 0)
+        writer.add(frame(-2.0, weight=3.0, config_type="hot"), "x", 1)
+        writer.add(frame(np.nan, forces=np.full((3, 3), 2.0)), "x", 2)
+    atoms = Atoms(NUMBERS, WATER)
+    atoms.calc = SinglePointCalculator(atoms, energy=-69.18)
+    ase.io.write(tmp_path / "b.xyz", atoms)
+    return tmp_path / "a", tmp_path / "b.xyz"
+
+
+def test_a_store_and_a_file_in_other_units_become_one(two, tmp_path):
+    convert(two, tmp_path / "out", energy_unit="kcal/mol", log=[].append)
+    store = Store.open(tmp_path / "out")
+    frames = store.gather(np.arange(4))
+    np.testing.assert_allclose(frames.energy, [-1, -2, np.nan, -3.0], rtol=1e-4)
+    assert frames.forces[[0, 6], 0].tolist() == [1.0, 2.0]
+    assert np.isnan(frames.forces[3:6]).all()
+    assert frames.weight.tolist() == [1, 3, 1, 1]
+    assert frames.config_type.tolist() == ["", "hot", "", ""]
+    assert [store.origin(k) for k in (1, 3)] == [(str(two[0]), 1), (str(two[1]), 0)]
+
+
+def test_units_without_a_file_to_apply_to_are_refused(two, tmp_path):
+    with pytest.raises(ValueError, match="apply to files, but all data are stores"):
+        convert([two[0]], tmp_path / "out", energy_unit="kcal/mol", log=[].append)

@@ -55,15 +55,14 @@ def check_ours(arguments: list[str]) -> None:
     except SystemExit as stopped:
         raise AssertionError(f"torchmdx does not take {shlex.join(arguments)}") from stopped
     if arguments[0] == "learn":
-        changes = [word for word in options.rest if word != "--dry-run"]
+        changes = options.words
         assert changes or options.example or options.schema
         make_as(LearnConfig, {"start": {"structures": "x"}, "label": {"calculator": "emt"}}, changes[1:])
     if arguments[0] == "train":
-        own = ("--resume", "--print-config")
-        changes = [word for word in options.rest if word not in own]
+        changes = options.words
         if changes and not changes[0].startswith("--"):
             changes.pop(0)
-        make_config({}, [re.sub(r"^--(devices|nodes)\b", r"--training.\1", word) for word in changes])
+        make_config({}, changes)
 
 
 def check_pip(words: list[str]) -> None:

@@ -7,7 +7,7 @@ from dcd import read_dcd
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 from openmm import Vec3, app, unit
 
-from torchmdx.dynamics.trajectory import HEADER_BYTES, Trajectory
+from torchmdx.dynamics.trajectory import HEADER_BYTES, Trajectory, TrajectoryFrame
 
 TRICLINIC = np.array([[20.0, 0, 0], [3.0, 18.0, 0], [-4.0, 5.0, 16.0]])
 
@@ -28,7 +28,7 @@ def test_a_trajectory_matches_the_writer_of_openmm(tmp_path, cell):
     with (tmp_path / "theirs.dcd").open("w+b") as file:
         theirs = app.DCDFile(file, topology, 0.5 * unit.femtosecond, 0, 25)
         for positions in frames:
-            ours.write(positions, cell)
+            ours.append(TrajectoryFrame(positions, cell))
             theirs.writeModel(positions * unit.angstrom)
     ours.close()
     found, wanted = ((tmp_path / name).read_bytes() for name in ("ours.dcd", "theirs.dcd"))
@@ -48,12 +48,12 @@ def test_a_trajectory_is_truncated_and_continued(tmp_path):
     frames = np.arange(60.0).reshape(5, 4, 3)
     trajectory = Trajectory.create(path, 4, 10, False, 1.0)
     for positions in frames:
-        trajectory.write(positions, None)
+        trajectory.append(TrajectoryFrame(positions, None))
     trajectory.close()
     path.write_bytes(path.read_bytes() + b"part of a frame")
     trajectory = Trajectory.reopen(path, 4, 10, False, 2)
     assert read_dcd(path)["last"] == 10
-    trajectory.write(frames[4], None)
+    trajectory.append(TrajectoryFrame(frames[4], None))
     trajectory.close()
     back = read_dcd(path)
     np.testing.assert_array_equal(back["frames"], frames[[0, 1, 4]])

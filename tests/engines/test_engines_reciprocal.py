@@ -7,10 +7,10 @@ import torch
 from torchmdx import Batch, System
 from torchmdx.engines import reciprocal
 from torchmdx.engines.reciprocal import differentiate_reciprocal
-from torchmdx.evaluation.derivatives import strained_cell, strained_positions
 from torchmdx.models.priors import base, ewald
 from torchmdx.models.priors import reciprocal as reference
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
+from torchmdx.structures.cell import strained_cell, strained_positions
 
 SETS = 3
 SLAB = (True, True, False)

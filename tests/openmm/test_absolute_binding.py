@@ -3,8 +3,7 @@
 import numpy as np
 import openmm
 import pytest
-from openmm import app
-from test_alchemical_regions import KT, decoupled, energy
+from test_alchemical_regions import KT, decoupled, energy, hydroxyl_and_ion
 
 from torchmdx.dynamics.reweighting import errors_of_differences, free_energies
 from torchmdx.openmm import BoreschRestraint, StateExchange, create_mixed_system
@@ -20,13 +19,7 @@ STANDARD = 1e24 / 6.02214076e23  # nm³
 
 def ion_and_molecule(potential) -> openmm.System:
     """O and H of the region, free in space, and an ion that does not move."""
-    topology, system, force = app.Topology(), openmm.System(), openmm.NonbondedForce()
-    chain = topology.addChain()
-    for name, symbols in (("OH", "OH"), ("ION", ["Na"])):
-        residue = topology.addResidue(name, chain)
-        atoms = [topology.addAtom(symbol, app.Element.getBySymbol(symbol), residue) for symbol in symbols]
-        if len(atoms) == 2:
-            topology.addBond(*atoms)
+    topology, system, force = hydroxyl_and_ion(), openmm.System(), openmm.NonbondedForce()
     for index, mass in enumerate((2.0, 2.0, 0.0)):
         system.addParticle(mass)
         force.addParticle(CHARGES[index], SIGMA[index], EPSILON[index])

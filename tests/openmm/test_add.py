@@ -15,20 +15,13 @@ import torch
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from boxes import assert_same, box_of, context_of, empty_system, expected, found, topology_of  # noqa: E402
 from openmm import app, unit  # noqa: E402
+from transports import EXACT, TRANSPORTS  # noqa: E402
 
 from torchmdx import CapturedStep, System, save  # noqa: E402
 from torchmdx.models.model_card import Card  # noqa: E402
 from torchmdx.models.priors.coulomb import CoulombConfig  # noqa: E402
 from torchmdx.openmm import add_potential  # noqa: E402
-from torchmdx.openmm.native import native  # noqa: E402
 from torchmdx.structures.units import NANOMETER  # noqa: E402
-
-EXACT = dict(device="cpu", precision="float64")
-REASON = native.unavailable(cuda=False)
-TRANSPORTS = [
-    "python",
-    pytest.param("native", marks=pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")),
-]
 
 
 @pytest.fixture

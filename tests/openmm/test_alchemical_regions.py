@@ -43,8 +43,8 @@ def energy(context: openmm.Context) -> float:
     return context.getState(energy=True).getPotentialEnergy()._value
 
 
-def ion_and_pair(potential) -> tuple[openmm.System, openmm.System]:
-    """O and H of the region, and an ion, each tied to a place: the mixed system, and it with λ."""
+def hydroxyl_and_ion() -> app.Topology:
+    """O and H, bonded, and Na."""
     topology = app.Topology()
     chain = topology.addChain()
     for name, symbols in (("OH", "OH"), ("ION", ["Na"])):
@@ -52,7 +52,12 @@ def ion_and_pair(potential) -> tuple[openmm.System, openmm.System]:
         atoms = [topology.addAtom(symbol, app.Element.getBySymbol(symbol), residue) for symbol in symbols]
         if len(atoms) == 2:
             topology.addBond(*atoms)
-    system, force = openmm.System(), openmm.NonbondedForce()
+    return topology
+
+
+def ion_and_pair(potential) -> tuple[openmm.System, openmm.System]:
+    """O and H of the region, and an ion, each tied to a place: the mixed system, and it with λ."""
+    topology, system, force = hydroxyl_and_ion(), openmm.System(), openmm.NonbondedForce()
     tie = openmm.CustomExternalForce(f"{STIFFNESS / 2}*((x-x0)^2+(y-y0)^2+(z-z0)^2)")
     for name in ("x0", "y0", "z0"):
         tie.addPerParticleParameter(name)

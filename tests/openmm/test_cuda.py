@@ -14,6 +14,7 @@ from boxes import assert_same, box_of, context_of, empty_system, expected, found
 from mixed_systems import mix  # noqa: E402
 from mm_systems import SOLUTE, mm_system, water_box  # noqa: E402
 from openmm import app, unit  # noqa: E402
+from transports import require_on_gpu  # noqa: E402
 
 from torchmdx import Ensemble, save  # noqa: E402
 from torchmdx.openmm import add_potential  # noqa: E402
@@ -26,15 +27,7 @@ TOLERANCE = 2e-5  # OpenMM's positions are float32 in single precision, ours in 
 
 @pytest.fixture(autouse=True)
 def transports_there(request):
-    from torchmdx.openmm.transport_torch import why_not_torch
-
-    if "CUDA" not in [openmm.Platform.getPlatform(i).getName() for i in range(openmm.Platform.getNumPlatforms())]:
-        pytest.skip("needs OpenMM's CUDA platform")
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and callspec.params.get("transport") == "torch":
-        reason = why_not_torch(cuda=True)
-        if reason is not None:
-            pytest.skip(reason)
+    require_on_gpu(request)
 
 
 @pytest.fixture

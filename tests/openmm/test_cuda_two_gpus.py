@@ -12,6 +12,7 @@ import torch
 
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from boxes import assert_same, context_of, empty_system, expected, found, topology_of  # noqa: E402
+from transports import require_on_gpu  # noqa: E402
 
 from torchmdx.openmm import add_potential  # noqa: E402
 from torchmdx.structures.units import NANOMETER  # noqa: E402
@@ -23,15 +24,7 @@ TOLERANCE = 2e-5
 
 @pytest.fixture(autouse=True)
 def the_current_gpu_stays(request):
-    from torchmdx.openmm.transport_torch import why_not_torch
-
-    if "CUDA" not in [openmm.Platform.getPlatform(i).getName() for i in range(openmm.Platform.getNumPlatforms())]:
-        pytest.skip("needs OpenMM's CUDA platform")
-    callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and callspec.params.get("transport") == "torch":
-        reason = why_not_torch(cuda=True)
-        if reason is not None:
-            pytest.skip(reason)
+    require_on_gpu(request)
     torch.cuda.set_device(0)
     yield
     assert torch.cuda.current_device() == 0

@@ -7,19 +7,12 @@ from mixed_systems import mix
 from mm_systems import SOLUTE, cluster, energy_and_forces, ml_energy_and_forces, mm_system, selected
 from openmm import unit
 from structures import DATA
+from transports import EXACT, TRANSPORTS
 
 from torchmdx import Ensemble, save
 from torchmdx.openmm import add_potential, find, request_derivative, transport_torch
 from torchmdx.openmm.energy_offset import offset_in_ev
-from torchmdx.openmm.native import native
 from torchmdx.structures.units import KJ_PER_MOL
-
-EXACT = dict(device="cpu", precision="float64")
-REASON = native.unavailable(cuda=False)
-TRANSPORTS = [
-    "python",
-    pytest.param("native", marks=pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")),
-]
 
 
 @pytest.fixture

@@ -8,17 +8,10 @@ import openmm
 import pytest
 from mixed_systems import mix
 from mm_systems import SOLUTE, cluster, energy_and_forces, mm_system, selected
+from transports import EXACT, TRANSPORTS
 
 from torchmdx import Ensemble, save
 from torchmdx.openmm import add_potential, find, transport_torch
-from torchmdx.openmm.native import native
-
-EXACT = dict(device="cpu", precision="float64")
-REASON = native.unavailable(cuda=False)
-TRANSPORTS = [
-    "python",
-    pytest.param("native", marks=pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")),
-]
 
 
 @pytest.mark.nightly_for("lam")

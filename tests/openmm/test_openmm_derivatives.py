@@ -4,17 +4,10 @@ import openmm
 import pytest
 from mixed_systems import made_up, mix, system_with, with_custom_nonbonded
 from mm_systems import SOLUTE, cluster, energy_and_forces, mm_system, selected
+from transports import EXACT, TRANSPORTS
 
 from torchmdx import save
 from torchmdx.openmm import add_potential, find, request_derivative
-from torchmdx.openmm.native import native
-
-EXACT = dict(device="cpu", precision="float64")
-REASON = native.unavailable(cuda=False)
-TRANSPORTS = [
-    "python",
-    pytest.param("native", marks=pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")),
-]
 
 
 def derivative(system: openmm.System, positions, name: str = "lam", value: float = 1.0, platform: str = "CPU") -> float:

@@ -9,14 +9,12 @@ openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from boxes import assert_same, context_of, empty_system, expected, found, topology_of  # noqa: E402
 from mm_systems import SOLUTE, cluster, energy_and_forces, mm_system  # noqa: E402
 from openmm import unit  # noqa: E402
-from test_add import TRANSPORTS  # noqa: E402
+from transports import EXACT, TRANSPORTS  # noqa: E402
 
 from torchmdx import Dynamics, System  # noqa: E402
 from torchmdx.openmm import add_difference, add_potential, create_mixed_system, find  # noqa: E402
 from torchmdx.openmm.multiple_steps import multiple_step_integrator  # noqa: E402
 from torchmdx.structures.units import KJ_PER_MOL, NANOMETER  # noqa: E402
-
-EXACT = dict(device="cpu", precision="float64")
 
 
 @pytest.fixture

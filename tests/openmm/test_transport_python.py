@@ -16,24 +16,17 @@ import torch
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
 from ase import Atoms  # noqa: E402
 from boxes import assert_same, box_of, context_of, empty_system, expected, found, topology_of  # noqa: E402
+from transports import EXACT, TRANSPORTS  # noqa: E402
 
 from torchmdx import save  # noqa: E402
 from torchmdx.openmm import (  # noqa: E402
     add_potential,
     transport_python,
 )
-from torchmdx.openmm.native import native  # noqa: E402
 from torchmdx.openmm.settings import ForceSettings  # noqa: E402
 from torchmdx.openmm.transport_python import Computation, positions_of  # noqa: E402
 from torchmdx.step.captured_step import REFRESH_EVERY  # noqa: E402
 from torchmdx.structures.units import NANOMETER  # noqa: E402
-
-EXACT = dict(device="cpu", precision="float64")
-REASON = native.unavailable(cuda=False)
-TRANSPORTS = [
-    "python",
-    pytest.param("native", marks=pytest.mark.skipif(REASON is not None, reason=f"no plugin: {REASON}")),
-]
 
 
 @pytest.fixture

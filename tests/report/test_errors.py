@@ -11,7 +11,7 @@ from frame_sets import frames_of, molecules
 from torchmdx.report.composition import compositions, formula
 from torchmdx.report.errors import MOST_FORMULAS, Errors
 from torchmdx.report.moments import Groups, Moments, Sample
-from torchmdx.report.predictor import Predictions
+from torchmdx.report.predictions import Predictions
 from torchmdx.report.scales import KCAL, MILLI_EV
 
 EV_IN_KCAL = 23.060548  # kcal/mol in an eV

@@ -11,7 +11,7 @@ from torchmdx.report import environment as module
 from torchmdx.report.environment import commit, environment
 from torchmdx.report.errors import Errors
 from torchmdx.report.hints import hints
-from torchmdx.report.predictor import Predictions
+from torchmdx.report.predictions import Predictions
 
 
 def errors_of(potential, change_labels=lambda frames: None) -> Errors:

@@ -3,7 +3,7 @@ import pytest
 from frame_sets import frames_of, molecules
 
 from torchmdx.report.kept_frames import KeptFrames
-from torchmdx.report.predictor import Predictions
+from torchmdx.report.predictions import Predictions
 
 
 def part_of(structures, start, energy_errors, force_errors):

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 from torchmdx.report import plots, style
 from torchmdx.report.errors import Errors
 from torchmdx.report.moments import Moments, Sample
-from torchmdx.report.predictor import Predictions
+from torchmdx.report.predictions import Predictions
 from torchmdx.report.scales import MILLI_EV
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -11,7 +11,7 @@ from frame_sets import frames_of, molecules, write_store
 from torchmdx import System, evaluate
 from torchmdx.report import predictor as predict_module
 from torchmdx.report.evaluation import evaluate_sets
-from torchmdx.report.predictor import Predictor, pack, predict
+from torchmdx.report.predictor import Predictor, predict
 from torchmdx.step.results import OutOfDeviceMemory
 
 DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -158,23 +158,6 @@ def test_a_structure_too_large_by_itself_is_an_error(potential, store, monkeypat
     monkeypatch.setattr(predict_module, "CapturedStep", full)
     with pytest.raises(OutOfDeviceMemory):
         predict(potential, store, np.arange(24), device="cpu", dtype=torch.float64)
-
-
-def test_padding_sees_nobody_and_changes_nothing(potential, mixed):
-    """What a GPU gets: shapes of its own, filled with atoms far apart."""
-    frames = frames_of(mixed)
-    batch = pack(frames, 1300, 16, potential.cutoff)
-    assert (batch.num_atoms, batch.num_systems) == (1300, 16)
-    counts = batch.counts().tolist()
-    assert counts[: len(mixed)] == [len(atoms) for atoms in mixed]
-    assert counts[len(mixed) :] == [512, 512, 1300 - 1024 - frames.num_atoms, 0, 0, 0, 0, 0, 0]
-    grid = batch.positions[frames.num_atoms :]
-    distances = torch.cdist(grid, grid, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(torch.inf)
-    assert float(distances.min()) > potential.cutoff
-    found = evaluate(potential, batch)
-    wanted = one_by_one(potential, mixed)
-    np.testing.assert_allclose(found.energy[: len(mixed)].numpy(), wanted[0], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(found.forces[: frames.num_atoms].numpy(), wanted[1], rtol=0, atol=1e-10)
 
 
 @pytest.mark.nightly

@@ -7,7 +7,7 @@ import pytest
 from frame_sets import frames_of, molecules
 
 from torchmdx.report.errors import Errors
-from torchmdx.report.predictor import Predictions
+from torchmdx.report.predictions import Predictions
 from torchmdx.report.scales import KCAL, MILLI_EV
 from torchmdx.report.verdict import percent, verdict
 from torchmdx.structures.units import GPA

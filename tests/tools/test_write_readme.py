@@ -6,13 +6,8 @@ import sys
 import pytest
 from documents.blocks import ROOT
 
-sys.path += [str(ROOT / name) for name in ("tools", "docs", "benchmarks")]
+sys.path += [str(ROOT / name) for name in ("tools", "docs")]
 
-import plot_learning
-import plot_learning_pool
-import plot_multiple_steps
-import plot_multiple_steps_sampled
-import plot_speed
 import recorded
 import write_readme
 
@@ -36,12 +31,10 @@ def test_the_readme_is_short():
 def readme(tmp_path, monkeypatch):
     """A copy of README.md with another time in its table, and an empty plot, in a folder of their own."""
     text = write_readme.README.read_text(encoding="utf-8")
-    for name, path in (("README", tmp_path / "README.md"), ("ROOT", tmp_path)):
+    for name, path in (("README", tmp_path / "README.md"), ("ROOT", tmp_path), ("IMAGES", tmp_path)):
         monkeypatch.setattr(write_readme, name, path)
-    for plot in (plot_speed, plot_multiple_steps, plot_multiple_steps_sampled, plot_learning, plot_learning_pool):
-        path = tmp_path / plot.PICTURE.name
-        monkeypatch.setattr(plot, "PICTURE", path)
-        path.write_text("")
+    for name in write_readme.PLOTS:
+        (tmp_path / name).write_text("")
     (tmp_path / "README.md").write_text(re.sub(r"\|DHFR\|2,489\|[\d.]+", "|DHFR|2,489|9.9", text))
     return tmp_path / "README.md"
 

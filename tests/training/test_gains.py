@@ -3,7 +3,7 @@
 import pytest
 
 from torchmdx.training.config_file import make_config
-from torchmdx.training.gains import lines, remarks, rows
+from torchmdx.training.gains import fine_tuning, lines, remarks, rows
 
 NEW = {"validation_loss": 1.0, "validation_energy": 40.0, "validation_forces": 250.0}
 BETTER = {"validation_loss": 0.1, "validation_energy": 4.0, "validation_forces": 25.0}
@@ -76,3 +76,14 @@ def test_the_test_set_is_shown_where_there_is_one():
     said = remarks(config(), NEW | {"test_forces": 200.0} | tested, after | {"test_forces": 340.0}, 3)
     assert said[0] == "lost 40.0 of 300 meV/Å in forces on the new frames (test)"
     assert "worse than 'base' on the new frames (test): forces 340 instead of 300 meV/Å" in said[1]
+
+
+def test_errors_before_and_after_are_in_one_table():
+    config = make_config({"finetune": {"checkpoint": "base", "replay": "old.xyz", "replay_labels": "file"}})
+    before = {"validation_loss": 1.0, "validation_forces": 250.0, "old_loss": 0.1, "old_forces": 20.0}
+    section = fine_tuning(config, before, before | {"validation_forces": 25.0, "old_forces": 30.0}, 2)
+    assert section.tables[""].rows == [
+        ["forces, new frames (validation) / meV/Å", "250", "25.0"],
+        ["forces, old frames / meV/Å", "20.0", "30.0"],
+    ]
+    assert "worse than 'base' on the old frames: forces 30.0 instead of 20.0 meV/Å" in section.texts[1]

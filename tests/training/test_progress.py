@@ -1,34 +1,13 @@
 """The line of a training, on a terminal and in a file, and messages beside it."""
 
-import io
 import logging
 import re
 import warnings
 
 import pytest
+from screens import Screen
 
 from torchmdx.training.progress import TrainingProgress, short, shown_value
-
-
-class Screen(io.StringIO):
-    """A stream that may be a terminal."""
-
-    def __init__(self, terminal: bool) -> None:
-        super().__init__()
-        self.terminal = terminal
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-    def lines(self) -> list[str]:
-        """What a person sees: carriage returns go back to the beginning of a line and overwrite it."""
-        shown = []
-        for line in self.getvalue().split("\n"):
-            cells: list[str] = []
-            for part in line.split("\r"):
-                cells[: len(part)] = part
-            shown.append("".join(cells).rstrip())
-        return shown
 
 
 def train(screen, num_epochs=4, num_steps=100, first_epoch=1, validation=5.0):

@@ -8,10 +8,4 @@ if TYPE_CHECKING:
     from torchmdx.ase.calculator import Calculator as Calculator
     from torchmdx.ase.multiple_steps import MultipleTimeSteps as MultipleTimeSteps
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Calculator": "calculator",
-            "MultipleTimeSteps": "multiple_steps",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from torchmdx.checkpoints.save_load import load_ensemble as load_ensemble
     from torchmdx.checkpoints.save_load import save as save
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "load": "save_load",
-            "load_ensemble": "save_load",
-            "save": "save_load",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

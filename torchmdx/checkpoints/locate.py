@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 
 from torchmdx.checkpoints import hub
-from torchmdx.checkpoints.families import like
 from torchmdx.checkpoints.formats.source import Source
 from torchmdx.checkpoints.formats.table import (
     endings,
@@ -186,3 +185,29 @@ def _names_like(name: str) -> str:
         f", nor is that a name: torchmdx comes with {', '.join(shipped()) or 'none'} and fetches "
         f"{', '.join(hub.RELEASES)}" + (f"; did you mean {meant}?" if meant else "")
     )
+
+
+MATERIALS, MOLECULES = "TensorNet-PES-MatPES-PBE-2025.2", "organic-1"
+# Beginnings of names in lower case. The longest that fits decides.
+FAMILIES = {
+    MATERIALS: (
+        "mace", "mace-mp", "mace-mpa", "mace-omat", "mace-matpes", "medium-mpa", "small", "medium", "large", "m3gnet",
+        "chgnet", "matgl", "tensornet-matpes", "orb", "mattersim", "sevennet", "7net", "eqv2", "esen", "uma", "grace",
+        "alignn", "allegro", "nequip", "matpes", "pet-mad", "fairchem", "dpa",
+    ),
+    MOLECULES: (
+        "mace-off", "mace-omol", "mace-polar", "ani", "aimnet", "aceff", "orb-v3-conservative-omol", "so3lr", "fennix",
+        "xtb", "gfn",
+    ),
+}  # fmt: skip
+KINDS = {MATERIALS: "crystals and surfaces", MOLECULES: "molecules"}
+
+
+def like(name: str) -> str | None:
+    """The potential for the structures that a name's family is for, with what it is for; None for no known family."""
+    short = name.lower().rsplit("/", 1)[-1].replace("_", "-")
+    fitting = [(start, ours) for ours, starts in FAMILIES.items() for start in starts if short.startswith(start)]
+    if not fitting:
+        return None
+    _, ours = max(fitting, key=lambda pair: len(pair[0]))
+    return f"{ours!r}, for {KINDS[ours]}"

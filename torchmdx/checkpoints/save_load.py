@@ -163,14 +163,12 @@ def read_ensemble(source: Sources, *, total_energy: bool = False) -> list[Readin
     return readings
 
 
-def read_any(
-    source: Sources | None = None, *, sha256: str | None = None, total_energy: bool = False
-) -> Reading | list[Reading]:
+def read_any(source: Sources | None = None, *, total_energy: bool = False) -> Reading | list[Reading]:
     """As `load`, with a report on each potential; of an ensemble a list."""
     if not _is_single_file(source):
         assert source is not None
         return read_ensemble(source, total_energy=total_energy)
-    file = opened(source, sha256, total_energy=total_energy)
+    file = opened(source, total_energy=total_energy)
     if table.ensemble_format_of(file) is None:
         return table.read_one(file)
     return read_ensemble(file)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.options import add_index, add_model_options, make_calculator, structure_of
 from torchmdx.runtime.wording import counted
 
 SECONDS_A_DAY = 86400.0
@@ -29,9 +29,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", nargs="?", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
-    parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
-    )
+    add_index(parser)
     parser.add_argument(
         "--skin", type=float, default=0.0, metavar="Å", help="distance added to the search radius, Å (default: 0)"
     )

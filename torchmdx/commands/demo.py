@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from typing import Any
 
-from torchmdx.commands.options import add_model_option
+from torchmdx.commands.options import add_device, add_model_option
 
 SECONDS = 90.0
 
@@ -32,9 +32,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="K",
         help="temperature in K (default: 800, at which all minima of φ and ψ are visited; at 300 it stays in one)",
     )
-    parser.add_argument(
-        "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
-    )
+    add_device(parser, "device of the network: ")
     parser.add_argument(
         "--seed",
         type=int,

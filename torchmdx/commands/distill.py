@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import CHARGE_HELP
+from torchmdx.commands.options import CHARGE_HELP, add_device
 from torchmdx.runtime.interrupt import Interrupts
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--index", default=":", metavar="I", help="indices of structures in each file (default: all)")
     parser.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
     parser.add_argument("--format", metavar="NAME", help="format of the files, by ASE's name (default: from the file)")
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.add_argument("--overwrite", action="store_true", help="start again, and replace the outputs")
     _add_settings(parser)
     parser.late = "files"
@@ -56,25 +56,28 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("settings", "None of them is needed; what is not given is chosen and printed.")
+    group = parser.add_argument_group("settings", "All are optional; the values that are chosen are printed.")
     add = group.add_argument
     add(
-        "--temperature", type=float, metavar="K", help="of the dynamics, K (default: 300); frames are colder and hotter"
+        "--temperature",
+        type=float,
+        metavar="K",
+        help="temperature of the dynamics, K (default: 300)",
     )
     add("--minutes", type=float, metavar="M", help="time that choices aim at (default: 5)")
     add("--seed", type=int, metavar="S", help="random seed (default: 0)")
-    add("--timestep", type=float, metavar="FS", help="of the trajectories, fs (default: 0.5)")
+    add("--timestep", type=float, metavar="FS", help="timestep of the trajectories, fs (default: 0.5)")
     add("--inner", type=float, metavar="FS", help="inner step of the tests, fs (default: 1, without hydrogens 2)")
     add("--frames", type=int, metavar="N", help="labelled frames (default: what a quarter of the time allows)")
-    add("--trajectories", type=int, metavar="N", help="trajectories to train on, of each structure")
+    add("--trajectories", type=int, metavar="N", help="training trajectories for each structure")
     add("--start", metavar="FAST", help="fast model to train further, or none (default: the one that torchmdx has)")
     add("--layers", type=int, metavar="N", help="interaction layers (default: by measured cost)")
     add("--channels", type=int, metavar="N", help="channels (default: by measured cost)")
     add("--cutoff", type=float, metavar="Å", help="cutoff, Å (default: 3.5, or 1.7 nearest-neighbour distances)")
     add("--epochs", type=int, metavar="N", help="epochs (default: what half of the time allows)")
     add("--batch-size", type=int, metavar="N", help="frames of a training step")
-    add("--learning-rate", type=float, metavar="R", help="largest learning rate (default: 0.002, of --start 0.001)")
-    add("--name", metavar="NAME", help="name on the card (default: that of the potential with -fast)")
+    add("--learning-rate", type=float, metavar="R", help="largest learning rate (default: 0.002; with --start 0.001)")
+    add("--name", metavar="NAME", help="name of the fast model (default: that of the potential with -fast)")
 
 
 def run(options: argparse.Namespace) -> int:

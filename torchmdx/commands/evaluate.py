@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_option, coulomb_treatment, model_of, with_chosen_head
+from torchmdx.commands.options import add_device, add_model_option, coulomb_treatment, model_of, with_chosen_head
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 from torchmdx.runtime.files import require_new, whole_file
 from torchmdx.runtime.wording import counted
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--part", action="append", choices=PARTS, help="part of the split; may be repeated (default: all)"
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
     )
@@ -81,9 +81,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.datasets.store import Store
     from torchmdx.report.predictions_file import require_ending
     from torchmdx.report.scales import scales
-    from torchmdx.report.sources import Sources, is_store
+    from torchmdx.report.sources import Sources
     from torchmdx.report.style import require_matplotlib
     from torchmdx.report.write import PAGE, numbers_of, write_evaluation
 
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     if options.part and not options.split:
         raise ValueError(f"--part {options.part[0]} needs --split FILE")
     useless = given_reading_options(options)
-    if useless and all(is_store(file) for file in options.files):
+    if useless and all(Store.is_store(file) for file in options.files):
         raise ValueError(f"{useless[0]} applies to files, but all inputs are stores")
     if options.output and (Path(options.output) / PAGE).exists() and not options.overwrite:
         raise FileExistsError(
@@ -168,7 +169,7 @@ def _evaluate(options: argparse.Namespace, sets: Any) -> tuple[EvaluatedSets, Or
 
     device, dtype = choose_device(options.device), getattr(torch, options.dtype)
     potential = load(model_of(options), **coulomb_treatment(options))
-    if any(store.periodic[indices].any() for store, indices in sets.values()):
+    if _periodic(sets):
         for doubt in dict.fromkeys(doubt for member in members_of(potential) for doubt in member.prior_doubts(True)):
             warnings.warn(doubt, stacklevel=2)
     origin = origin_of(potential)

@@ -69,7 +69,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--card", metavar="NAME", help="say what runs on this card, such as H100, or on a CPU")
     parser.add_argument(
-        "--periodic", action="store_true", help="of a periodic structure, with its stress (default: of a molecule)"
+        "--periodic",
+        action="store_true",
+        help="say it for a periodic structure, with stress (default: for a molecule)",
     )
     parser.set_defaults(run=run)
 

@@ -40,55 +40,30 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--schema", action="store_true", help="print the JSON schema of configurations, for editors, and exit"
     )
-    parser.add_argument(
-        "rest",
-        nargs=argparse.REMAINDER,
-        metavar="LEARN.yaml",
-        help="configuration file, followed by overrides --section.key value",
-    )
+    parser.rest = "words"
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    flags = dict.fromkeys(("--example", "--dry-run", "--schema"), False)
-    words = []
-    for word in options.rest:
-        if word in flags:
-            flags[word] = True
-        else:
-            words.append(word)
-    if options.schema or flags["--schema"]:
-        return _print_schema()
-    if options.example or flags["--example"]:
-        return _print_example()
+    from torchmdx.learning.config import LearnConfig
+    from torchmdx.training.config_file import print_schema, read_as
+
+    if options.schema:
+        return print_schema(LearnConfig, "torchmdx learn")
+    if options.example:
+        from torchmdx.learning.example import example_text
+
+        sys.stdout.write(example_text())
+        return 0
+    words: list[str] = options.words
     file = words.pop(0) if words and not words[0].startswith("--") else None
     if file is None:
         raise ValueError("learn needs a configuration: torchmdx learn LEARN.yaml (--example prints one)")
-    from torchmdx.learning.config import LearnConfig
-    from torchmdx.training.config_file import read_as
-
     config = read_as(LearnConfig, file, words)
-    if options.dry_run or flags["--dry-run"]:
+    if options.dry_run:
         from torchmdx.learning.plan import print_plan
 
         return print_plan(config)
     from torchmdx.learning.run import learn
 
     return learn(config)
-
-
-def _print_example() -> int:
-    from torchmdx.learning.example import example_text
-
-    sys.stdout.write(example_text())
-    return 0
-
-
-def _print_schema() -> int:
-    import json
-
-    from torchmdx.learning.config import LearnConfig
-    from torchmdx.training.config_file import json_schema
-
-    sys.stdout.write(json.dumps(json_schema(LearnConfig, "torchmdx learn"), indent=1, ensure_ascii=False) + "\n")
-    return 0

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from typing import Any
 
-from torchmdx.commands.options import CHARGE_HELP, add_model_option
+from torchmdx.commands.options import CHARGE_HELP, add_device, add_index, add_model_option
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.runtime.precisions import PRECISIONS, precision_option
 from torchmdx.structures.pressure_units import bar_of
@@ -32,9 +32,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="structure file: PDB, mmCIF, or any format that ASE reads")
     parser.add_argument("-o", "--output", required=True, metavar="PREFIX", help="prefix of all output files")
-    parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
-    )
+    add_index(parser)
     parser.add_argument(
         "--ignore-constraints",
         action="store_true",
@@ -100,9 +98,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_replica_options(group)
     _add_fast_options(group)
-    group.add_argument(
-        "--device", metavar="NAME", help="device of the network: cpu, cuda or cuda:1 (default: cuda if available)"
-    )
+    add_device(group, "device of the network: ")
     group.add_argument(
         "--precision",
         "--dtype",
@@ -187,22 +183,22 @@ def _add_fast_options(group: argparse._ArgumentGroup) -> None:
         "--inner",
         type=int,
         metavar="N",
-        help="steps for each evaluation of --model, with --fast (default: those of 2 fs, with --hydrogen-mass 3 of "
-        "4 fs). --timestep and all numbers of steps are those of these inner steps; the outer step is N times "
-        "--timestep",
+        help="with --fast: inner steps in an outer step, which evaluates --model once (default: as many as make 2 fs, "
+        "or 4 fs with --hydrogen-mass 3). --timestep and all numbers of steps refer to inner steps",
     )
     group.add_argument(
         "--max-force-difference",
         type=float,
         metavar="D",
-        help="stop if the forces of the two potentials on any atom differ more, eV/Å, with --engine torchmdx (default: "
-        "if an outer step could give an atom at rest its thermal kinetic energy)",
+        help="stop if the forces of the two potentials on any atom differ by more than D eV/Å, with --engine torchmdx "
+        "(default: if an outer step could give an atom at rest its thermal kinetic energy)",
     )
     group.add_argument(
         "--small-steps",
         action="store_const",
         const=True,
-        help="instead of stopping there, take N steps with --model alone; they are counted, and bias averages a little",
+        help="instead of stopping there, take N steps with --model alone; the run counts them, and averages are "
+        "slightly biased",
     )
 
 

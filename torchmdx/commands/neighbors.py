@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import Any
 
-from torchmdx.commands.options import add_model_option, coulomb_treatment
+from torchmdx.commands.options import add_device, add_index, add_model_option, coulomb_treatment
 from torchmdx.runtime.wording import counted
-
-if TYPE_CHECKING:
-    import torch
-
-BARS = 40
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,13 +22,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--skin", type=float, default=0.0, metavar="Å", help="distance added to the radius, Å (default: 0)"
     )
-    parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
-    )
+    add_index(parser)
     parser.add_argument(
         "--backend", metavar="NAME", default="auto", help="search algorithm (default: auto, the fastest for the device)"
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.set_defaults(run=run)
 
 
@@ -40,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from torchmdx.checkpoints.save_load import load
+    from torchmdx.datasets.distributions import histogram
     from torchmdx.neighbors.search import EdgeSearch
     from torchmdx.runtime.devices import choose_device
     from torchmdx.structures.files import read_structures
@@ -72,23 +67,9 @@ def run(options: argparse.Namespace) -> int:
             f"neighbours per atom: {counts.double().mean():.1f} on average, minimum {int(counts.min())}, "
             f"maximum {int(counts.max())} (atom {busiest}, {atoms.symbols[busiest]})"
         )
-        _print_histogram(counts)
+        print("\n".join(histogram(Counter(counts.tolist()))))
         tensors = (edges.row_ptr, edges.source, edges.target, edges.shifts)
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         spare = edges.capacity / max(int(edges.num_edges), 1) - 1
         print(f"capacity: {edges.capacity} edges ({spare:.0%} spare), {size / 2**20:.2f} MiB")
     return 0
-
-
-def _print_histogram(counts: torch.Tensor) -> None:
-    """Number of atoms by number of neighbours, in at most twelve bins."""
-    import torch
-
-    low, high = int(counts.min()), int(counts.max())
-    width = max(1, -(-(high - low + 1) // 12))
-    bins = torch.bincount((counts - low) // width)
-    for k, number in enumerate(bins.tolist()):
-        first, last = low + k * width, min(low + (k + 1) * width - 1, high)
-        label = f"{first}" if first == last else f"{first}-{last}"
-        bar = "#" * round(BARS * number / max(1, int(bins.max())))
-        print(f"  {label:>9}  {number:>7}  {bar}")

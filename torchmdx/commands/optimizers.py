@@ -30,8 +30,3 @@ OPTIMIZERS = {
     "bfgs": ase.optimize.BFGS,
     "mdmin": ase.optimize.MDMin,
 }
-
-
-def make_optimizer(name: str, target: Any) -> Any:
-    """An optimizer of atoms, or of a filter around them, that prints its steps."""
-    return OPTIMIZERS[name](target, logfile="-")

@@ -40,7 +40,7 @@ def add_model_options(parser: argparse.ArgumentParser, dtype: str = "auto") -> N
         + f"; auto: float64 for up to {MOST_ATOMS_IN_FLOAT64} atoms, else float32, which is faster" * (dtype == "auto")
         + f" (default: {dtype})",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
 
 
 def add_model_option(parser: Any, *, several: bool = False) -> None:
@@ -68,21 +68,33 @@ def add_loading_options(parser: Any) -> None:
     parser.add_argument(
         "--coulomb",
         choices=("ewald", "pme", "reaction_field", "reaction_field_everywhere"),
-        help="sum the potential's Coulomb energy of periodic structures over all images, on a mesh (pme) or as is "
-        "faster (ewald), or truncate it with a reaction field, of other structures too with the last choice (default: "
-        "as the potential was made)",
+        help="how to compute the potential's Coulomb energy in periodic structures: summed over all images, on a mesh "
+        "(pme) or by the faster method (ewald), or truncated with a reaction field; reaction_field_everywhere "
+        "truncates it in molecules too (default: as the potential was made)",
     )
     parser.add_argument(
         "--coulomb-accuracy",
         type=float,
         metavar="X",
-        help="error of the forces of a sum over all images, relative (default: from the file, or 1e-5)",
+        help="relative error of forces from a sum over all images (default: from the file, or 1e-5)",
     )
     parser.add_argument(
         "--coulomb-cutoff",
         type=float,
         metavar="Å",
         help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
+    )
+
+
+def add_device(parser: Any, what: str = "") -> None:
+    """--device. what: the start of its help."""
+    parser.add_argument("--device", metavar="NAME", help=what + "cpu, cuda or cuda:1 (default: cuda if available)")
+
+
+def add_index(parser: Any) -> None:
+    """--index, for commands that take one structure."""
+    parser.add_argument(
+        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
     )
 
 

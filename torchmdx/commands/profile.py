@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.options import add_index, add_model_options, make_calculator, structure_of
 from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
-    parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
-    )
+    add_index(parser)
     parser.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="trace file (default: trace.json)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing trace")
     parser.set_defaults(run=run, locked=("output",))

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_options, make_calculator, structure_of
+from torchmdx.commands.options import add_index, add_model_options, make_calculator, structure_of
 from torchmdx.runtime.files import require_new, write_whole
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="structure file in any format that ASE reads")
     parser.add_argument("-o", "--output", required=True, metavar="PREFIX", help="prefix of the files to write")
-    parser.add_argument("--index", default="-1", metavar="I", help="index of the structure in the file (default: -1)")
+    add_index(parser)
     add_model_options(parser, dtype="float64")
     parser.add_argument("--eos", action="store_true", help="energies at several volumes, Birch-Murnaghan fit")
     parser.add_argument("--elastic", action="store_true", help="elastic constants and moduli, from strained cells")
@@ -55,7 +55,11 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--no-relax", action="store_true", help="treat the structure as relaxed")
     parser.add_argument(
-        "--fmax", type=float, default=0.001, metavar="F", help="of the relaxation, eV/Å (default: 0.001)"
+        "--fmax",
+        type=float,
+        default=0.001,
+        metavar="F",
+        help="largest force once relaxed, eV/Å (default: 0.001)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace existing output files")
     parser.set_defaults(run=run, locked=("output",))

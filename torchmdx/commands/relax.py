@@ -169,13 +169,13 @@ def _relax(
     import numpy as np
     from ase.io.trajectory import Trajectory
 
-    from torchmdx.commands.optimizers import make_optimizer
+    from torchmdx.commands import optimizers
 
     target: Any = atoms
     if options.cell:
         target = cell_filter(atoms, (options.pressure or 0.0) * GPA, space_of(options))
     converged = False
-    with make_optimizer(options.optimizer, target) as optimizer:
+    with optimizers.OPTIMIZERS[options.optimizer](target, logfile="-") as optimizer:
         optimizer.attach(lambda: recording.add(_frame(atoms, symmetry), _cell_force(target) if options.cell else None))
         if options.trajectory:
             trajectory = optimizer.closelater(Trajectory(options.trajectory, "w"))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import add_model_options, coulomb_treatment, model_of, structure_of
+from torchmdx.commands.options import add_index, add_model_options, coulomb_treatment, model_of, structure_of
 from torchmdx.runtime.wording import counted
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         help="seconds for which to try to connect, and to reconnect after a lost connection (default: 60)",
     )
-    parser.add_argument(
-        "--index", default="-1", metavar="I", help="index of the structure in the file (default: -1, the last)"
-    )
+    add_index(parser)
     add_model_options(parser, dtype="float32")
     parser.set_defaults(run=run)
 

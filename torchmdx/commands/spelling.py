@@ -20,10 +20,12 @@ class Parser(argparse.ArgumentParser):
         take_out: Takes options of another program out of the arguments, and returns the others and what it took, which
             becomes `taken_out` of the namespace.
         late: Name of the list of positional arguments that may also stand behind options, which argparse refuses.
+        rest: Name of a list of all arguments that belong to no option, in their order, instead of an error.
     """
 
     take_out: Callable[[list[str]], tuple[list[str], Any]] | None = None
     late: str | None = None
+    rest: str | None = None
     _given: tuple[str, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -36,6 +38,9 @@ class Parser(argparse.ArgumentParser):
             except ValueError as error:
                 self.error(str(error))
         found, unknown = super().parse_known_args(args, namespace)
+        if self.rest is not None:
+            setattr(found, self.rest, unknown)
+            unknown = []
         if self.late is not None and not any(word.startswith("-") for word in unknown):
             getattr(found, self.late).extend(unknown)
             unknown = []

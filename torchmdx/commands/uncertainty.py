@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchmdx.commands.options import add_device
 from torchmdx.commands.reading_options import add_reading_options, given_reading_options, reading_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ set the scale: the potential should not have been trained on these. A training a
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "uncertainty",
-        help="add the uncertainty of its energies to a potential",
+        help="add uncertainties of energies to a potential",
         description="Gathers the covariance of a potential's last layer over labelled structures, calibrates the "
         "uncertainty of energies by the errors on others, and stores both in the file of the potential.",
         epilog=EPILOG,
@@ -45,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
         help="file to write (default: FILE itself, if it is a .safetensors file)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
-    parser.add_argument("--head", metavar="NAME", help="of a file with several heads (default: its default)")
+    parser.add_argument("--head", metavar="NAME", help="head of a file with several (default: that of the file)")
     parser.add_argument(
         "--calibration", action="append", metavar="DATA", help="labelled structures for the scale; may be repeated"
     )
@@ -59,11 +60,11 @@ def add_parser(subparsers: Any) -> None:
         help="share of DATA for the scale, drawn at random, without --calibration and --split; at least ten structures "
         "(default: 0.2)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of that draw (default: 0)")
     parser.add_argument(
         "--fit-references",
         action="store_true",
-        help="leave out of the errors what energies of elements explain, for labels with other reference energies",
+        help="subtract from the errors what energies of elements explain, for labels with other reference energies",
     )
     parser.add_argument(
         "--force-atoms",
@@ -72,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="calibrate the uncertainties of forces by frames with about N atoms in all; 0: not at all (default: 200)",
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:1 (default: cuda if available)")
+    add_device(parser)
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help="precision of the network (default: float32)"
     )
@@ -84,15 +85,16 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from torchmdx.checkpoints.save_load import load_one, read, save, with_uncertainty_in
+    from torchmdx.datasets.store import Store
     from torchmdx.report.rigidity import add_uncertainty
-    from torchmdx.report.sources import Sources, is_store
+    from torchmdx.report.sources import Sources
     from torchmdx.runtime.devices import choose_device
     from torchmdx.runtime.files import write_whole
     from torchmdx.runtime.progress_line import ProgressLine
 
     _require_possible(options)
     useless = given_reading_options(options)
-    if useless and all(is_store(file) for file in (*options.files, *(options.calibration or ()))):
+    if useless and all(Store.is_store(file) for file in (*options.files, *(options.calibration or ()))):
         raise ValueError(f"{useless[0]} applies to files, but all inputs are stores")
     output = _output(options)
     potential = load_one(options.model, head=options.head)

@@ -23,19 +23,4 @@ if TYPE_CHECKING:
     from torchmdx.datasets.store import Store as Store
     from torchmdx.datasets.store import StoreWriter as StoreWriter
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Broken": "conversion",
-            "ConvertReport": "conversion",
-            "Frames": "frames",
-            "Statistics": "distributions",
-            "Store": "store",
-            "StoreWriter": "store",
-            "convert": "conversion",
-            "read_split": "splits",
-            "split": "splits",
-            "statistics": "distributions",
-            "write_split": "splits",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

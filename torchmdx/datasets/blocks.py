@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchmdx.datasets import KEY_NAMES
 from torchmdx.datasets.frames import Frames
+from torchmdx.runtime.damaged_file import WRONG_VALUES
 
 BLOCK_NUMBERS = 1 << 20  # of a block's positions: 8 MB
 
@@ -223,3 +225,11 @@ def _box(array: Any) -> Any:
     if array.ndim == 3 or array.shape == (3, 3):
         return array
     return array[..., None] * np.eye(3)
+
+
+def mapped(path: Path) -> Any:
+    """The array of a .npy file, mapped into memory. Raises ValueError for a damaged file, and for objects."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, *WRONG_VALUES) as error:
+        raise ValueError(f"{str(path)!r} is not a whole .npy file of numbers: {error}") from error

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, rows_of_a_block
+from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, mapped, rows_of_a_block
 from torchmdx.runtime.damaged_file import WRONG_VALUES
 
 TYPES = "type.raw"
@@ -47,7 +47,7 @@ def read(path: Path, keys: Keys) -> Blocks:
             raise ValueError(f"{str(system)!r} must have folders set.* with coord.npy, got none")
         numbers = _numbers(system)
         for one in sets:
-            positions = _mapped(one / "coord.npy")
+            positions = mapped(one / "coord.npy")
             count = len(positions) if positions.ndim else 1
             try:
                 yield from _set(system, one, numbers, positions, first)
@@ -81,7 +81,7 @@ def _set(
     shapes: dict[str, tuple[int, ...]] = {}
     shapes |= {"coord.npy": (frames, 3 * atoms), "force.npy": (frames, 3 * atoms), "box.npy": (frames, 9)}
     shapes |= {"virial.npy": (frames, 9), "real_atom_types.npy": (frames, atoms), "energy.npy": (frames,)}
-    arrays = {name: _mapped(folder / name) for name in shapes if (folder / name).is_file()}
+    arrays = {name: mapped(folder / name) for name in shapes if (folder / name).is_file()}
     for name, array in arrays.items():
         if array.size != np.prod(shapes[name]) or array.shape[:1] != (frames,):
             raise ValueError(f"{name} must have shape {list(shapes[name])}, got {list(array.shape)}")
@@ -110,10 +110,3 @@ def _set(
             forces=part["force.npy"].reshape(size, atoms, 3) if "force.npy" in part else None,
             stress=stress,
         )
-
-
-def _mapped(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, *WRONG_VALUES) as error:
-        raise ValueError(f"{str(path)!r} is not a whole .npy file of numbers: {error}") from error

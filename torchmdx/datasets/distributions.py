@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -221,7 +222,7 @@ def text(found: Statistics) -> str:
     for z, count in found.elements.items():
         reference = f"{fixed(found.references[z], 6):>15}" if z in found.references else ""
         lines.append(f"{chemical_symbols[z]:<7} {count:10d} {reference}".rstrip())
-    lines += ["", "atoms a frame", *_histogram(found.sizes), ""]
+    lines += ["", "atoms a frame", *histogram(found.sizes), ""]
     for name, unit, values in (
         ("energy", "eV an atom after references", found.energy),
         ("forces", "eV/Å, components", found.forces),
@@ -243,8 +244,8 @@ def text(found: Statistics) -> str:
     return "\n".join(lines)
 
 
-def _histogram(sizes: dict[int, int], bins: int = 12, width: int = 40) -> list[str]:
-    """A histogram of the number of atoms per frame, with at most `bins` equal ranges."""
+def histogram(sizes: Mapping[int, int], bins: int = 12, width: int = 40) -> list[str]:
+    """A histogram of integers, given by how often each occurs, with at most `bins` equal ranges."""
     least, most = min(sizes), max(sizes)
     step = max(1, -(-(most - least + 1) // bins))
     heights: dict[int, int] = {}

@@ -6,20 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from torchmdx.datasets import (
     FORMAT_NAMES,
     ase_files,
     deepmd_files,
     hdf5_files,
     npz_files,
-    store_files,
     torchmdnet_files,
 )
-from torchmdx.datasets.blocks import Blocks, Keys
+from torchmdx.datasets.blocks import Blocks, FrameBlock, Keys
 from torchmdx.datasets.lmdb_files import ASELMDB
-from torchmdx.datasets.other_formats import refusal
 from torchmdx.datasets.store import Store
+from torchmdx.datasets.store_arrays import LABELS
 
+CHUNK = 4096  # frames of a store that are read together
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
@@ -32,6 +34,18 @@ class FileFormat:
     length_unit: str = "angstrom"
 
 
+def read_store(path: Path, keys: Keys) -> Blocks:
+    """All frames of a store, in blocks of frames with the same labels. Keys apply to the other files."""
+    store = Store.open(path)
+    for start in range(0, len(store), CHUNK):
+        frames = store.gather(np.arange(start, min(start + CHUNK, len(store))))
+        there = np.stack([frames.has(label) for label in LABELS], axis=1)
+        ends = [*(np.flatnonzero((there[1:] != there[:-1]).any(1)) + 1).tolist(), len(frames)]
+        for first, end in zip([0, *ends[:-1]], ends, strict=True):
+            claimed = frozenset(label for label, found in zip(LABELS, there[first], strict=True) if found)
+            yield FrameBlock(start + first, frames.take(np.arange(first, end)), claimed)
+
+
 _IN_ORDER = (
     FileFormat(ase_files.read),
     FileFormat(npz_files.read),
@@ -42,7 +56,7 @@ _IN_ORDER = (
 )
 FORMATS: dict[str, FileFormat] = dict(zip(FORMAT_NAMES, _IN_ORDER, strict=True))
 # Stores are recognized, whatever format is given for the other files.
-READERS = FORMATS | {"store": FileFormat(store_files.read)}
+READERS = FORMATS | {"store": FileFormat(read_store)}
 
 
 def format_of(path: Path) -> str:
@@ -82,3 +96,31 @@ def format_named(name: str) -> FileFormat:
     if name not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
     return FORMATS[name]
+
+
+PICKLES = "holds pickled Python objects, and loading them can run code"
+BY_FAIRCHEM = "write extended XYZ or .aselmdb with fairchem's own tools"
+REASONS = {
+    ".lmdb": f"is an LMDB database of fairchem (OC20, OC22, ODAC), which {PICKLES}; {BY_FAIRCHEM}",
+    ".pt": f"is a file of PyTorch (torch_geometric), which {PICKLES}; write .npz or extended XYZ from it",
+    ".pth": f"is a file of PyTorch, which {PICKLES}; write .npz or extended XYZ from it",
+    ".pkl": f"{PICKLES}; write .npz or extended XYZ from it",
+    ".pickle": f"{PICKLES}; write .npz or extended XYZ from it",
+    ".parquet": "is a table of Parquet (ColabFit, Hugging Face), which is not read: pip install colabfit-tools, or "
+    "pyarrow, and write extended XYZ from it",
+    ".tar": "is an archive: unpack it first",
+    ".tgz": "is an archive: unpack it first",
+    ".zip": "is an archive: unpack it first",
+}
+
+
+def refusal(path: Path) -> str | None:
+    """Why a file is not read, by its name and first bytes; None for others."""
+    reason = REASONS.get(path.suffix.lower())
+    if path.name.lower().endswith((".tar.gz", ".tar.bz2", ".tar.xz")):
+        reason = REASONS[".tar"]
+    if reason is None and path.suffix.lower() == ".cfg" and path.is_file():
+        with path.open("rb") as file:
+            if file.read(9) == b"BEGIN_CFG":
+                reason = "is a file of MTP (MLIP), which is not read: pip install maml, and write extended XYZ from it"
+    return None if reason is None else f"{str(path)!r} {reason}"

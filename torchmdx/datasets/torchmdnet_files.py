@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, rows_of_a_block
+from torchmdx.datasets.blocks import Blocks, Keys, Unreadable, block, mapped, rows_of_a_block
 from torchmdx.runtime.damaged_file import WRONG_VALUES
 
 GLOBS = {"positions": "*coord*.npy", "atomic_numbers": "*embed*.npy", "energy": "*energ*.npy", "forces": "*force*.npy"}
@@ -36,7 +33,7 @@ def read(path: Path, keys: Keys) -> Blocks:
         raise ValueError(f"{str(path)!r} must have as many files of each kind, got {there}")
     first = 0
     for number in range(len(files["positions"])):
-        arrays = {name: _mapped(files[name][number]) for name in ("positions", "atomic_numbers", *labels)}
+        arrays = {name: mapped(files[name][number]) for name in ("positions", "atomic_numbers", *labels)}
         shape = arrays["positions"].shape
         name = files["positions"][number].name
         wrong = [key for key in labels if arrays[key].shape[:1] != shape[:1]]
@@ -54,10 +51,3 @@ def read(path: Path, keys: Keys) -> Blocks:
                 except (ValueError, *WRONG_VALUES) as error:
                     yield Unreadable(first + start, len(part["positions"]), f"{name}: {error}")
         first += shape[0] if shape else 1
-
-
-def _mapped(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, *WRONG_VALUES) as error:
-        raise ValueError(f"{str(path)!r} is not a whole .npy file of numbers: {error}") from error

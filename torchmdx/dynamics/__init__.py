@@ -30,32 +30,4 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.trajectory_formats import AtomNames as AtomNames
     from torchmdx.dynamics.trajectory_formats import TrajectoryFormat as TrajectoryFormat
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Angle": "restraints",
-            "AtomNames": "trajectory_formats",
-            "Bussi": "integrators",
-            "CellError": "barostat",
-            "CellRescaling": "barostat",
-            "DeviceStep": "integrators",
-            "DisagreementError": "multiple_steps",
-            "Distance": "restraints",
-            "Dynamics": "dynamics",
-            "HostStep": "integrators",
-            "Integrator": "integrators",
-            "Langevin": "integrators",
-            "Position": "restraints",
-            "Recording": "run.recording",
-            "RestraintError": "restraint_terms",
-            "Snapshot": "snapshot",
-            "TemperatureExchange": "exchange",
-            "Torsion": "restraints",
-            "TrajectoryFormat": "trajectory_formats",
-            "Unstable": "run.recording",
-            "VelocityVerlet": "integrators",
-            "read_restraints": "restraints",
-            "register_integrator": "integrators",
-            "reweighting": "reweighting",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

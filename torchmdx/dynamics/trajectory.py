@@ -83,9 +83,9 @@ class Trajectory:
         trajectory._count()
         return trajectory
 
-    def write(self, positions: Floats, cell: Floats | None) -> None:
-        """Appends a frame: positions [N,3] Å, cell [3,3] Å if periodic; updates the header after it."""
-        parts = []
+    def append(self, frame: TrajectoryFrame) -> None:
+        """Writes the positions and, if periodic, the cell of a frame; updates the header after it."""
+        parts, positions, cell = [], frame.positions, frame.cell
         if self.periodic and cell is not None:
             parts = [_record(_cell_parameters(cell))]
             positions = positions @ standard(cell)[1].T

@@ -62,7 +62,7 @@ class TrajectoryFormat:
     ) -> TrajectoryFile:
         """A new file without frames. interval: steps between frames; timestep: fs; topology: of `topology_of`."""
         if self.name == "dcd":
-            return DcdFile(Trajectory.create(path, num_atoms, interval, periodic, timestep))
+            return Trajectory.create(path, num_atoms, interval, periodic, timestep)
         from torchmdx.dynamics.hdf5_trajectory import Hdf5Trajectory
 
         return Hdf5Trajectory.create(path, num_atoms, interval, periodic, timestep, self.velocities, topology)
@@ -74,25 +74,10 @@ class TrajectoryFormat:
             ValueError: For a different or shorter file.
         """
         if self.name == "dcd":
-            return DcdFile(Trajectory.reopen(path, num_atoms, interval, periodic, num_frames))
+            return Trajectory.reopen(path, num_atoms, interval, periodic, num_frames)
         from torchmdx.dynamics.hdf5_trajectory import Hdf5Trajectory
 
         return Hdf5Trajectory.reopen(path, num_atoms, periodic, self.velocities, num_frames)
-
-
-class DcdFile:
-    """A DCD file: positions and cells of frames."""
-
-    def __init__(self, file: Trajectory) -> None:
-        self._file = file
-        self.sync, self.close = file.sync, file.close
-
-    @property
-    def num_frames(self) -> int:
-        return self._file.num_frames
-
-    def append(self, frame: TrajectoryFrame) -> None:
-        self._file.write(frame.positions, frame.cell)
 
 
 @dataclass(frozen=True)

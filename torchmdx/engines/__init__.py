@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from torchmdx.engines.registry import register_engine as register_engine
     from torchmdx.engines.registry import unregister_engine as unregister_engine
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Engine": "engine",
-            "Outputs": "engine",
-            "Request": "plan.request",
-            "marked": "engine",
-            "register_engine": "registry",
-            "unregister_engine": "registry",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchmdx.evaluation.derivatives import strained_cell, strained_positions
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.priors.ewald import KVectors
 from torchmdx.models.priors.mesh import spline_slopes, splines
@@ -37,6 +36,7 @@ from torchmdx.models.priors.reciprocal import (
     spread,
 )
 from torchmdx.runtime.isolation import isolated
+from torchmdx.structures.cell import strained_cell, strained_positions
 from torchmdx.structures.system import Batch
 
 CACHED = 500_000  # values at points of the grid that stay in the cache of a CPU

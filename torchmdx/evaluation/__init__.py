@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from torchmdx.evaluation.derivatives import differentiate as differentiate
     from torchmdx.evaluation.derivatives import evaluate as evaluate
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Result": "derivatives",
-            "differentiate": "derivatives",
-            "evaluate": "derivatives",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

@@ -20,7 +20,7 @@ from torchmdx.runtime.cpu_threads import limited_to, num_threads
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
 from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.isolation import isolated
-from torchmdx.structures.cell import recentre, volume
+from torchmdx.structures.cell import per_volume, recentre, strained_cell, strained_positions
 from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch, System
 
@@ -143,7 +143,6 @@ def differentiate(
         results = [differentiate(member, batch, edges, **options) for member in potential]
         return _combined(results, potential.spread_factors)
     potential = bounded(potential, edges, create_graph=create_graph)
-
     seen: list[Tensor] = []
 
     def energy(positions: Tensor, strain: Tensor | None) -> EnergyParts:
@@ -240,17 +239,6 @@ def _combined(results: list[Result], factors: tuple[float, float]) -> Result:
     )
 
 
-def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) -> Tensor:
-    """Positions [N,3] of structures deformed by the symmetric part of strain [S,3,3], as `strained` does vectors."""
-    symmetric = (strain + strain.transpose(1, 2)) / 2
-    return positions + torch.einsum("ni,nij->nj", positions, symmetric.index_select(0, system_index))
-
-
-def strained_cell(cell: Tensor, strain: Tensor | None) -> Tensor:
-    """Cells [S,3,3] of structures deformed by the symmetric part of strain [S,3,3]; None: as they are."""
-    return cell if strain is None else cell + cell @ ((strain + strain.transpose(1, 2)) / 2).to(cell.dtype)
-
-
 def dipole_moments(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
     """Dipole moments [S,3], e Å, relative to the centre of nuclear charge; NaN for systems with periodic directions."""
     positions, numbers = positions.double(), batch.atomic_numbers.double()
@@ -309,13 +297,4 @@ def _gradients(
     else:  # a batch without atoms
         found = tuple(torch.zeros_like(x) for x in inputs)
     remaining = iter(found)
-    return (
-        None if positions is None else next(remaining),
-        None if strain is None else next(remaining),
-    )
-
-
-def per_volume(virial: Tensor, cell: Tensor) -> Tensor:
-    """Stress [S,3,3] from ∂E/∂strain and the cell; NaN for cells without volume."""
-    size = volume(cell)[:, None, None]
-    return torch.where(size > 0, virial / torch.where(size > 0, size, 1.0), torch.nan)
+    return None if positions is None else next(remaining), None if strain is None else next(remaining)

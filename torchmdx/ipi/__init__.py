@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from torchmdx.ipi.client import Served as Served
     from torchmdx.ipi.driver import TorchmdxDriver as TorchmdxDriver
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Address": "address",
-            "Beads": "beads",
-            "Client": "client",
-            "Served": "client",
-            "TorchmdxDriver": "driver",
-            "load_beads": "beads",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

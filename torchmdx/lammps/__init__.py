@@ -10,12 +10,4 @@ if TYPE_CHECKING:
     from torchmdx.lammps.example import water as water
     from torchmdx.lammps.example import write_example as write_example
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "plugin_file": "build",
-            "source_folder": "build",
-            "water": "example",
-            "write_example": "example",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

@@ -12,7 +12,7 @@ from torchmdx.datasets.store import Store
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
 from torchmdx.report.evaluation import evaluate_sets
-from torchmdx.report.predictor import Predictions
+from torchmdx.report.predictions import Predictions
 
 
 def errors_on(potential: Potential | Ensemble, store: Store, labelled: Path, controls: list[int]) -> dict[str, Any]:

@@ -14,16 +14,4 @@ if TYPE_CHECKING:
     from torchmdx.materials.vacancy import Vacancy as Vacancy
     from torchmdx.materials.vacancy import vacancies as vacancies
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Elasticity": "elasticity",
-            "EquationOfState": "eos",
-            "Phonons": "phonon_bands",
-            "Vacancy": "vacancy",
-            "elastic": "elasticity",
-            "equation_of_state": "eos",
-            "phonons": "phonon_bands",
-            "vacancies": "vacancy",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

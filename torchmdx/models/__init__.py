@@ -27,24 +27,4 @@ if TYPE_CHECKING:
     from torchmdx.models.uncertainty import Uncertainty as Uncertainty
     from torchmdx.models.wrapping import wrap as wrap
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "CoulombConfig": "priors.coulomb",
-            "D2Config": "priors.d2",
-            "D3Config": "priors.d3",
-            "Ensemble": "ensemble",
-            "Geometry": "priors.base",
-            "ModelConfig": "registry",
-            "Potential": "potential",
-            "Prior": "priors.base",
-            "PriorConfig": "priors.base",
-            "TensorNet2Config": "tensornet2",
-            "TensorNetConfig": "tensornet",
-            "Uncertainty": "uncertainty",
-            "ZBLConfig": "priors.zbl",
-            "register_model": "registry",
-            "register_prior": "registry",
-            "wrap": "wrapping",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

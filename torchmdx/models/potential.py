@@ -16,7 +16,7 @@ from torchmdx.models.priors.base import Geometry, Lattice, Prior, PriorConfig, s
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.models.qet import QETConfig
 from torchmdx.models.registry import ModelConfig, make_head, make_network, make_prior
-from torchmdx.models.skeleton import CONSTANTS, require_fit
+from torchmdx.models.skeleton import CONSTANTS, require_finite, require_fit, require_up_to
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.models.uncertainty import Uncertainty
 from torchmdx.models.wrapped import WrappedConfig
@@ -184,11 +184,8 @@ class Potential(nn.Module):
     ) -> Geometry:
         """The input of the priors. Raises ValueError if one of them needs positions and there are none."""
         if positions is None:
-            for prior in self._priors():
-                if prior.sees_all_pairs:
-                    raise ValueError(
-                        f"the prior {prior.config.name} sums over all pairs of atoms and needs positions, got None"
-                    )
+            for name in (prior.config.name for prior in self._priors() if prior.sees_all_pairs):
+                raise ValueError(f"the prior {name} sums over all pairs of atoms and needs positions, got None")
             positions = batch.positions
         lattice = lattice or Lattice(positions, batch.cell)
         return Geometry(batch, edges, torch.linalg.vector_norm(vectors, dim=-1), positions, channels, lattice)
@@ -237,10 +234,8 @@ class Potential(nn.Module):
     def with_priors(self, priors: Sequence[PriorConfig | Prior]) -> Potential:
         """The same potential, sharing its weights, with these priors in place of its own, made or by configuration."""
         other = copy.copy(self)
-        made = nn.ModuleList(
-            prior if isinstance(prior, Prior) else make_prior(prior, self.config) for prior in priors
-        ).to(self.device)
-        other._modules = {**self._modules, "priors": made.train(self.training)}
+        made = nn.ModuleList(one if isinstance(one, Prior) else make_prior(one, self.config) for one in priors)
+        other._modules = {**self._modules, "priors": made.to(self.device).train(self.training)}
         return other
 
     def with_kept_lists(self) -> Potential:
@@ -271,13 +266,7 @@ class Potential(nn.Module):
                 self.card.require_elements(atomic_numbers.tolist())
         known = {"this potential": self.config.max_z}
         known |= {f"the prior {prior.config.name}": prior.max_z for prior in self._priors()}
-        for who, most in known.items():
-            beyond = atomic_numbers > most
-            if beyond.any():
-                atom = int(beyond.nonzero()[0])
-                raise ValueError(
-                    f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
-                )
+        require_up_to(known, atomic_numbers)
 
     def doubts(
         self, atomic_numbers: Sequence[int], charge: float, periodic: bool = False, *, region: bool = False
@@ -298,9 +287,8 @@ class Potential(nn.Module):
         require_fit(self.state_dict(), tensors, origin)
         # Embeddings and reference energies of untrained elements may have any value, NaN included.
         tables = [f"{name}.weight" for name, part in self.named_modules() if isinstance(part, nn.Embedding)]
-        for name in ("scale", "shift", *(name for name, _ in self.named_parameters() if name not in tables)):
-            if not tensors[name].isfinite().all():
-                raise ValueError(f"{name} in {origin} must be finite, got NaN or infinity")
+        weights = (name for name, _ in self.named_parameters() if name not in tables)
+        require_finite(tensors, ("scale", "shift", *weights), origin)
         self.to(dtype=tensors[self._last_weight()[0]].dtype)
         self.load_state_dict(tensors)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,24 @@ def require_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], o
                 raise ValueError(f"{name} in {origin} must be of float16, 32 or 64 or bfloat16, got {value.dtype}")
         elif value.dtype != expected[name].dtype:
             raise ValueError(f"{name} in {origin} must be of {expected[name].dtype}, got {value.dtype}")
+
+
+def require_finite(tensors: Mapping[str, Tensor], names: Iterable[str], origin: str) -> None:
+    """Raises ValueError, naming `origin`, if one of these tensors has a value that is not finite."""
+    for name in names:
+        if not tensors[name].isfinite().all():
+            raise ValueError(f"{name} in {origin} must be finite, got NaN or infinity")
+
+
+def require_up_to(largest: Mapping[str, int], atomic_numbers: Tensor) -> None:
+    """Raises ValueError that names an atom beyond the largest atomic number that a part knows, by what it is called."""
+    for who, most in largest.items():
+        beyond = atomic_numbers > most
+        if beyond.any():
+            atom = int(beyond.nonzero()[0])
+            raise ValueError(
+                f"{who} knows atomic numbers up to {most}, got {int(atomic_numbers[atom])} for atom {atom}"
+            )
 
 
 def _some(names: list[str]) -> str:

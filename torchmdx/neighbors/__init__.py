@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from torchmdx.neighbors.edges import Edges as Edges
     from torchmdx.neighbors.search import EdgeSearch as EdgeSearch
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "CapacityError": "capacity",
-            "EdgeSearch": "search",
-            "Edges": "edges",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

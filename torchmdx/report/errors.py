@@ -17,7 +17,7 @@ from torchmdx.report.scales import MILLI_EV, Scale, Scales
 from torchmdx.report.uncertainty import SpreadAndError
 
 if TYPE_CHECKING:
-    from torchmdx.report.predictor import Predictions
+    from torchmdx.report.predictions import Predictions
 
 MOST_FORMULAS = 12  # more are no table for people
 FEWEST = 10  # labels whose standard deviation is compared with
@@ -47,7 +47,7 @@ class Errors:
     """Accumulates errors; a label that is NaN counts as missing.
 
     energy eV/atom, total eV a structure, forces eV/Å (components), stress eV/Å³ (the nine components): Moments. charges
-    e of atoms, dipole e Å (components): Moments, see `torchmdx.report.charge_errors`. forces_by_element by atomic
+    e of atoms, dipole e Å (components): Moments, see `torchmdx.report.evaluation`. forces_by_element by atomic
     number; energy_by_size (eV/atom) and forces_by_size by the number of atoms. energy_by_formula (eV/atom) and
     forces_by_formula: None once there are more than MOST_FORMULAS.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from torchmdx.report.predictor import Predictions
+    from torchmdx.report.predictions import Predictions
 
 Floats = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from torchmdx.datasets.store import Store
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from torchmdx.report.predictor import Predictions
+    from torchmdx.report.predictions import Predictions
 
 ENDINGS = (".xyz", ".extxyz")
 

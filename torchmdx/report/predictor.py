@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store
@@ -19,61 +18,18 @@ from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
 from torchmdx.neighbors.choose import CELL_LIST_FROM
+from torchmdx.report.predictions import PADDING_SYSTEM, LastInputs, Predictions, named, pack
 from torchmdx.step.buffer_storage import UNCERTAINTIES
 from torchmdx.step.captured_step import CapturedStep
-from torchmdx.step.padding import LARGEST_PADDED, padded_size, padding_positions
+from torchmdx.step.padding import LARGEST_PADDED, padded_size
 from torchmdx.step.results import NonFiniteError, OutOfDeviceMemory, StepResult
 from torchmdx.structures.system import Batch
 
 # Atoms per evaluation: many on a GPU; the others are limited by the exact model's memory, about 6 MB/atom in float64.
 ATOMS_FAST, ATOMS_EXACT, ATOMS_CPU = LARGEST_PADDED, 1024, 256
-# Most atoms in a system of padding atoms, so that the neighbour search needs no bins.
-PADDING_SYSTEM = 512
 MOST_STEPS = 4
 # Evaluations of one shape from which a capture, which costs about a dozen evaluations, is worth it.
 WORTH_A_GRAPH = 32
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """Predictions of a potential for frames, with their labels.
-
-    All float64.
-
-    Attributes:
-        indices: [F] in the store.
-        frames: The labels.
-        energy: [F] eV.
-        forces: [N,3] eV/Å.
-        stress: [F,3,3] eV/Å³, None unless requested, NaN for a frame without a volume.
-        energy_spread: [F] eV, forces_spread [N] eV/Å, of an ensemble.
-        energy_uncertainty: [F] eV, energies_uncertainty [N] eV, of a single potential that knows them.
-    """
-
-    indices: NDArray[np.int64]
-    frames: Frames
-    energy: NDArray[np.float64]
-    forces: NDArray[np.float64]
-    stress: NDArray[np.float64] | None
-    energy_spread: NDArray[np.float64] | None = None
-    forces_spread: NDArray[np.float64] | None = None
-    energy_uncertainty: NDArray[np.float64] | None = None
-    energies_uncertainty: NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class LastInputs:
-    """Energies [F] eV of frames, and the sums [F,D] over their atoms of the inputs of the last layer; float64.
-
-    Attributes:
-        indices: [F] in the store.
-        frames: The labels.
-    """
-
-    indices: NDArray[np.int64]
-    frames: Frames
-    energy: NDArray[np.float64]
-    sums: NDArray[np.float64]
 
 
 Part = TypeVar("Part", Predictions, LastInputs)
@@ -300,30 +256,6 @@ def predict(
     others = ("indices", "energy", "forces", "stress", "energy_spread", "forces_spread", *UNCERTAINTIES)
     return Predictions(
         frames=Frames.concatenate([part.frames for part in parts]), **{name: joined(name) for name in others}
-    )
-
-
-def named(store: Store, index: int) -> str:
-    """Text that names a frame by number and file."""
-    source, number = store.origin(index)
-    return f"frame {number} of {source!r}"
-
-
-def pack(frames: Frames, num_atoms: int, num_systems: int, cutoff: float) -> Batch:
-    """Frames as a batch in float64, padded by atoms too far apart to see each other, in systems of their own."""
-    missing, spare = num_atoms - frames.num_atoms, num_systems - len(frames)
-    index = torch.arange(missing, device="cpu")
-
-    def joined(values: NDArray[Any], filling: Tensor) -> Tensor:
-        return torch.cat([torch.from_numpy(np.ascontiguousarray(values)), filling])
-
-    return Batch(
-        positions=joined(frames.positions, padding_positions(missing, cutoff)),
-        atomic_numbers=joined(frames.atomic_numbers, torch.ones(missing, dtype=torch.int64, device="cpu")),
-        system_index=joined(frames.frame_index, len(frames) + index // PADDING_SYSTEM),
-        cell=joined(frames.cell, torch.zeros(spare, 3, 3, dtype=torch.float64, device="cpu")),
-        pbc=joined(frames.pbc, torch.zeros(spare, 3, dtype=torch.bool, device="cpu")),
-        charge=joined(frames.charge, torch.zeros(spare, dtype=torch.float64, device="cpu")),
     )
 
 

@@ -14,7 +14,7 @@ from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors
 from torchmdx.report.history import EPOCHS, read_table
 from torchmdx.report.page import PageSection, Picture
-from torchmdx.report.scales import Scales
+from torchmdx.report.scales import Scale, Scales
 from torchmdx.report.style import DOTS_AN_INCH
 from torchmdx.runtime.wording import fixed
 
@@ -96,32 +96,30 @@ def distribution(directory: Path, found: Mapping[str, Errors], units: Scales) ->
 
 def spreads(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
     """Spread of an ensemble against its error, for each set."""
-    pictures = []
-    for kind, what, unit in (
-        ("energy", "energy per atom", units.energy),
-        ("forces", "the force on an atom", units.forces),
-    ):
-        for name, slug in zip(found, _slugs(found), strict=True):
-            path = directory / f"spread_{kind}_{slug}.png"
-            both = getattr(found[name], f"{kind}_spread")
-            counted = "energies" if kind == "energy" else "forces"
-            if spread_plot.spread_and_error(path, both, unit, what, title=f"{name}: {both.count:,} {counted}"):
-                pictures.append(_picture(path, f"spread and error of {what}, {name}"))
+    pictures = _doubts(directory, found, "energy_spread", "energy per atom", units.energy)
+    pictures += _doubts(directory, found, "forces_spread", "the force on an atom", units.forces)
     pictures += _calibrations(directory, found, "energy_spread")
     return [PageSection("Spread and error", [SPREAD_NOTE, CALIBRATION_NOTE], pictures)] if pictures else []
 
 
 def uncertainties(directory: Path, found: Mapping[str, Errors], units: Scales) -> list[PageSection]:
     """Uncertainty of a single potential against its error, for each set, and its calibration."""
-    pictures = []
-    for name, slug in zip(found, _slugs(found), strict=True):
-        path, both = directory / f"uncertainty_{slug}.png", found[name].energy_uncertainty
-        shown = dict(title=f"{name}: {both.count:,} energies", noun="uncertainty")
-        if spread_plot.spread_and_error(path, both, units.energy, "energy per atom", **shown):
-            pictures.append(_picture(path, f"uncertainty and error of energy per atom, {name}"))
+    pictures = _doubts(directory, found, "energy_uncertainty", "energy per atom", units.energy)
     pictures += _calibrations(directory, found, "energy_uncertainty")
     notes = [UNCERTAINTY_NOTE, CALIBRATION_NOTE]
     return [PageSection("Uncertainty and error", notes, pictures)] if pictures else []
+
+
+def _doubts(directory: Path, found: Mapping[str, Errors], kind: str, what: str, unit: Scale) -> list[Picture]:
+    """A picture of the errors against a kind of doubt, such as "forces_spread", for each set."""
+    pictures, (quantity, noun) = [], kind.split("_")
+    for name, slug in zip(found, _slugs(found), strict=True):
+        file = f"{noun}_{quantity}_{slug}.png" if noun == "spread" else f"{noun}_{slug}.png"
+        path, both = directory / file, getattr(found[name], kind)
+        title = f"{name}: {both.count:,} {'energies' if quantity == 'energy' else quantity}"
+        if spread_plot.spread_and_error(path, both, unit, what, title=title, noun=noun):
+            pictures.append(_picture(path, f"{noun} and error of {what}, {name}"))
+    return pictures
 
 
 def _calibrations(directory: Path, found: Mapping[str, Errors], kind: str) -> list[Picture]:

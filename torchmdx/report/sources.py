@@ -39,9 +39,9 @@ class Sources:
 
     def sets(self, files: Sequence[str]) -> dict[str, tuple[Store, np.ndarray]]:
         """A set for each file, by its name; files other than stores are one set if there are many."""
-        others = [file for file in files if not is_store(file)]
+        others = [file for file in files if not Store.is_store(file)]
         together = len(files) > MOST_SETS and len(others) > 1
-        found = {file: self._open(file) for file in files if file not in others}
+        found = {file: Store.open(file) for file in files if file not in others}
         if together:
             found[f"{len(others)} files"] = self._converted(others)
         else:
@@ -52,9 +52,9 @@ class Sources:
 
     def split(self, files: Sequence[str], split: str, parts: Sequence[str]) -> dict[str, tuple[Store, np.ndarray]]:
         """Parts of a recorded split of the files' frames that are not empty; all of them if `parts` is empty."""
-        if len(files) == 1 and is_store(files[0]):
-            store = self._open(files[0])
-        elif any(is_store(file) for file in files):
+        if len(files) == 1 and Store.is_store(files[0]):
+            store = Store.open(files[0])
+        elif any(Store.is_store(file) for file in files):
             raise ValueError(f"a split is of one store or of files that make one, got {', '.join(files)}")
         else:
             store = self._converted(files)
@@ -66,14 +66,11 @@ class Sources:
 
     def together(self, files: Sequence[str]) -> Store:
         """All frames of some files, or of one store. Raises ValueError for several of which one is a store."""
-        if len(files) == 1 and is_store(files[0]):
-            return self._open(files[0])
-        if stores := [file for file in files if is_store(file)]:
+        if len(files) == 1 and Store.is_store(files[0]):
+            return Store.open(files[0])
+        if stores := [file for file in files if Store.is_store(file)]:
             raise ValueError(f"give one store, or files other than stores, got {stores[0]!r} among {len(files)}")
         return self._converted(files)
-
-    def _open(self, path: str) -> Store:
-        return Store.open(path)
 
     def _converted(self, files: Sequence[str]) -> Store:
         folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="torchmdx-evaluate-")))
@@ -85,11 +82,6 @@ class Sources:
             self.warnings.append(f"{broken} of {', '.join(files)} {were} left out")
         self.warnings += summary.warnings
         return Store.open(folder / "store")
-
-
-def is_store(path: str) -> bool:
-    """Whether a path is a store."""
-    return Store.is_store(path)
 
 
 def source_names(store: Store) -> str:

@@ -11,6 +11,7 @@ from torchmdx.report.composition import symbol
 from torchmdx.report.errors import Errors, Worst
 from torchmdx.report.moments import Moments
 from torchmdx.report.scales import Scale, Scales
+from torchmdx.report.uncertainty import SpreadAndError
 from torchmdx.report.verdict import percent
 from torchmdx.runtime.wording import number, signed
 
@@ -82,12 +83,9 @@ def _spreads(all_errors: Sequence[Errors], scales: Scales) -> list[list[str]]:
     ):
         if any(one.count for one in found):
             rows.append([f"Spread of the ensemble, {what} / {scale.unit}"])
-            rows.append(["RMS spread", *(number(one.rms_spread * scale.factor) for one in found)])
-            rows.append(["RMS error", *(number(one.rms_error * scale.factor) for one in found)])
-            rows.append(["correlation", *(_correlation(one.correlation) for one in found)])
-            rows.append(["rank correlation", *(_correlation(one.rank_correlation) for one in found)])
+            rows += _compared(found, "spread", scale, ("correlation", "rank_correlation"))
             if what.startswith("energy"):  # errors of forces are lengths of vectors
-                rows.append(["miscalibration area", *(_correlation(one.miscalibration) for one in found)])
+                rows += _correlations(found, ("miscalibration",))
     return rows
 
 
@@ -96,19 +94,29 @@ def _uncertainties(all_errors: Sequence[Errors], scales: Scales) -> list[list[st
     rows, found = [], [errors.energy_uncertainty for errors in all_errors]
     if any(one.count for one in found):
         rows.append([f"Uncertainty, energy per atom / {scales.energy.unit}"])
-        rows.append(["RMS uncertainty", *(number(one.rms_spread * scales.energy.factor) for one in found)])
-        rows.append(["RMS error", *(number(one.rms_error * scales.energy.factor) for one in found)])
-        rows.append(["rank correlation", *(_correlation(one.rank_correlation) for one in found)])
-        rows.append(["miscalibration area", *(_correlation(one.miscalibration) for one in found)])
+        rows += _compared(found, "uncertainty", scales.energy, ("rank_correlation", "miscalibration"))
     atoms = [errors.atoms_uncertainty for errors in all_errors]
     if any(one.count for one in atoms):
         rows.append(["Uncertainty of the energies of atoms"])
-        rows.append(["rank correlation with force errors", *(_correlation(one.rank_correlation) for one in atoms)])
+        rows += _correlations(atoms, ("rank_correlation",), " with force errors")
     return rows
 
 
-def _correlation(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.2f}"
+def _compared(found: Sequence[SpreadAndError], noun: str, scale: Scale, names: Sequence[str]) -> list[list[str]]:
+    """The sizes of spreads and errors, and how they relate."""
+    sizes = ((f"RMS {noun}", [one.rms_spread for one in found]), ("RMS error", [one.rms_error for one in found]))
+    rows = [[name, *(number(value * scale.factor) for value in values)] for name, values in sizes]
+    return rows + _correlations(found, names)
+
+
+def _correlations(found: Sequence[SpreadAndError], names: Sequence[str], more: str = "") -> list[list[str]]:
+    """A row for each of these attributes."""
+    titles = {"miscalibration": "miscalibration area"}
+    values = {name: [getattr(one, name) for one in found] for name in names}
+    return [
+        [titles.get(name, name.replace("_", " ")) + more, *("–" if math.isnan(one) else f"{one:.2f}" for one in row)]
+        for name, row in values.items()
+    ]
 
 
 def by_element(sets: Mapping[str, Errors], scales: Scales) -> Table:

@@ -1,30 +1,32 @@
 """Public names of a package, each imported when it is first used."""
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+# A line under `if TYPE_CHECKING:`, with the module and the name.
+IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
 
-def public_names(
-    package: str, modules: dict[str, str]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of a package's `__init__`.
 
-    Type checkers cannot follow this, so the same names are imported under TYPE_CHECKING next to it.
+def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package's `__init__`, from its imports under TYPE_CHECKING.
 
-    Args:
-        modules: The module below `package` that defines each name; one that ends with the name defines nothing else,
-            and is the public name itself. No other module may be called like a name: importing it would replace the
-            name.
+    Type checkers follow these imports; here their text says where each name is defined. A module that is a public name
+    is imported from the package itself. No other module may be called like a public name: importing it would replace
+    the name.
     """
+    spec = find_spec(package)
+    assert spec is not None
+    source: bytes = spec.loader.get_data(spec.origin)  # type: ignore[union-attr]
+    modules = {name: module for module, name in IMPORT.findall(source.decode())}
 
     def get(name: str) -> Any:
-        if name in modules:
-            module = import_module(f"{package}.{modules[name]}")
-            value = module if modules[name] == name else getattr(module, name)
-        elif not name.startswith("_") and find_spec(f"{package}.{name}"):
-            return import_module(f"{package}.{name}")
+        if modules.get(name, package) != package:
+            value = getattr(import_module(modules[name]), name)
+        elif name in modules or (not name.startswith("_") and find_spec(f"{package}.{name}")):
+            value = import_module(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(import_module(package), name, value)

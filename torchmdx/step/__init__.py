@@ -22,24 +22,4 @@ if TYPE_CHECKING:
     from torchmdx.step.results import StepResult as StepResult
     from torchmdx.step.results import UncertaintyError as UncertaintyError
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "AuditError": "results",
-            "BatchPool": "batch_pool",
-            "CapturedStep": "captured_step",
-            "DividedReport": "divided_step",
-            "DividedStep": "divided_step",
-            "DomainResult": "domain_step",
-            "DomainStep": "domain_step",
-            "GraphRefused": "results",
-            "NonFiniteError": "results",
-            "OutOfDeviceMemory": "results",
-            "SpreadError": "results",
-            "StepError": "results",
-            "StepPool": "pool",
-            "StepReport": "report",
-            "StepResult": "results",
-            "UncertaintyError": "results",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

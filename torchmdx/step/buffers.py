@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.neighbors.edges import Edges
 from torchmdx.step.buffer_storage import FAR, FIRST_BAD, NEEDED, NOT_FINITE, OVERFLOW, UNCERTAIN, BufferStorage
 from torchmdx.step.placement import FAR_FACTOR, LEAST_EXTENT, leave
+from torchmdx.structures.cell import per_volume
 from torchmdx.structures.system import Batch
 
 

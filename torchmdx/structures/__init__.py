@@ -10,12 +10,4 @@ if TYPE_CHECKING:
     from torchmdx.structures.system import Batch as Batch
     from torchmdx.structures.system import System as System
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Batch": "system",
-            "Domain": "domain",
-            "System": "system",
-            "units": "units",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

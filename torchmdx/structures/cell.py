@@ -102,3 +102,20 @@ def require_lattice(cell: Tensor, pbc: Tensor) -> None:
             "the lattice vectors of the periodic directions must be linearly independent, "
             f"got {cell[system].tolist()} (system {system})"
         )
+
+
+def strained_positions(positions: Tensor, strain: Tensor, system_index: Tensor) -> Tensor:
+    """Positions [N,3] of structures deformed by the symmetric part of strain [S,3,3]."""
+    symmetric = (strain + strain.transpose(1, 2)) / 2
+    return positions + torch.einsum("ni,nij->nj", positions, symmetric.index_select(0, system_index))
+
+
+def strained_cell(cell: Tensor, strain: Tensor | None) -> Tensor:
+    """Cells [S,3,3] of structures deformed by the symmetric part of strain [S,3,3]; None: as they are."""
+    return cell if strain is None else cell + cell @ ((strain + strain.transpose(1, 2)) / 2).to(cell.dtype)
+
+
+def per_volume(virial: Tensor, cell: Tensor) -> Tensor:
+    """Stress [S,3,3] from ∂E/∂strain and the cell; NaN for cells without volume."""
+    size = volume(cell)[:, None, None]
+    return torch.where(size > 0, virial / torch.where(size > 0, size, 1.0), torch.nan)

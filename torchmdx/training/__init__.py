@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from torchmdx.training.run import open_trainer as open_trainer
     from torchmdx.training.run import train as train
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Config": "config",
-            "Trainer": "loop",
-            "make_config": "config_file",
-            "read_config": "config_file",
-            "open_trainer": "run",
-            "train": "run",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -73,6 +74,12 @@ def json_schema(kind: type[BaseModel] = Config, title: str = "torchmdx train") -
     """The JSON schema of configurations, by which editors complete and check YAML files."""
     schema = kind.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
+
+
+def print_schema(kind: type[BaseModel], title: str) -> int:
+    """Prints the JSON schema; returns the exit status of the command."""
+    print(json.dumps(json_schema(kind, title), indent=1, ensure_ascii=False))
+    return 0
 
 
 def _yaml_module() -> Any:

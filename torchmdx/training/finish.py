@@ -7,13 +7,15 @@ from pathlib import Path
 import torch
 
 from torchmdx.checkpoints.locate import with_head
-from torchmdx.checkpoints.save_load import load_one
-from torchmdx.runtime.wording import number
+from torchmdx.checkpoints.save_load import load_one, with_uncertainty_in
+from torchmdx.models.uncertainty import why_not
+from torchmdx.report.rigidity import NoCalibration, add_uncertainty
+from torchmdx.runtime.files import write_whole
+from torchmdx.runtime.wording import counted, number
 from torchmdx.training.config import Config
 from torchmdx.training.gains import UNITS, Values, lines
 from torchmdx.training.heads import OLD, REPLAY
 from torchmdx.training.loop import BEST, LAST, Trainer
-from torchmdx.training.uncertainty import store_uncertainty
 from torchmdx.training.validation import NEW, TEST, errors_of
 
 SHOWN = {OLD: "old frames"}  # names of parts in the report
@@ -61,7 +63,7 @@ def _report(
     """Writes the report, of several heads that of one, in a folder of its name."""
     from torchmdx.report.sources import source_names
     from torchmdx.report.write import write_report
-    from torchmdx.training.gains_section import fine_tuning
+    from torchmdx.training.gains import fine_tuning
 
     potential = load_one(file, device=device)
     parts = {SHOWN.get(name, name): part for name, part in trainer.parts.items() if name != REPLAY and len(part)}
@@ -80,3 +82,34 @@ def _report(
         more=[fine_tuning(config, trainer.before, best, trainer.best_epoch)] if trainer.before else [],
         title=f"{directory.name}/{Path(file).name} on {source_names(trainer.store)}",
     )
+
+
+def store_uncertainty(trainer: Trainer, directory: Path, device: torch.device) -> None:
+    """Gathers the covariance over the training frames, and calibrates it by the validation frames; each head its own.
+
+    Prints what was stored, or why nothing was.
+    """
+    file, heads = directory / BEST, trainer.heads
+    if not file.is_file():
+        return
+    for head in ("",) if heads is None else heads.names:
+        name = with_head(file, head or None)
+        parts = {part: trainer.parts[part] for part in ("train", "validation")}
+        if heads is not None:
+            parts = {part: heads.parts(indices)[head] for part, indices in parts.items()}
+        potential = load_one(name, device=device, dtype=trainer.potential.dtype)
+        of = f" of the head {head}" if head else ""
+        sets = ((trainer.store, parts["train"]), (trainer.store, parts["validation"]))
+        try:
+            if (reason := why_not(potential.head)) is not None:
+                raise NoCalibration(reason)
+            found = add_uncertainty(potential, *sets, device=device, dtype=trainer.potential.dtype).uncertainty
+        except NoCalibration as error:
+            print(f"{file}  no uncertainty{of}: {error}")
+            continue
+        assert found is not None
+        content = with_uncertainty_in(file, found, head or None)
+        assert content is not None
+        write_whole(file, content)
+        frames = f"{counted(found.num_frames, 'frame')}, by the errors of {found.num_calibration:,}"
+        print(f"{file}  uncertainty{of} from {frames}: factor {number(found.factor)} eV")

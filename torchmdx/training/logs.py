@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,12 @@ from torchmdx.report.history import EPOCHS, STEPS, HistoryFile
 from torchmdx.runtime.files import write_whole
 
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
+TENSORBOARD = "torch.utils.tensorboard"
+NEEDED = {  # the module that a logger imports, and what to do without it
+    "tensorboard": (TENSORBOARD, "needs TensorBoard, which is not installed: pip install 'torchmdx[train]'"),
+    "wandb": ("wandb", "is not installed: pip install wandb"),
+    "mlflow": ("mlflow", "is not installed: pip install mlflow"),
+}
 RUN_ID, MLFLOW_ID = "wandb.json", "mlflow.json"  # the run of a directory
 
 
@@ -73,7 +80,13 @@ def require_loggers(loggers: Sequence[str]) -> None:
     if unknown:
         raise ValueError(f"loggers must be any of {', '.join(LOGGERS)}, got {unknown[0]!r}")
     for name in loggers:
-        _makers()[name].require()
+        if name not in NEEDED:
+            continue
+        module, remedy = NEEDED[name]
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ImportError(f"the logger {name!r} {remedy}") from error
 
 
 def _makers() -> dict[str, type[_Logger]]:
@@ -82,10 +95,6 @@ def _makers() -> dict[str, type[_Logger]]:
 
 class _Logger(Protocol):
     def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None: ...
-
-    @staticmethod
-    def require() -> None:
-        """Raises ImportError if it is not installed."""
 
     def step(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -98,10 +107,6 @@ class _Csv(_Logger):
     def __init__(self, directory: Path, config: dict[str, Any], resume_at: int | None) -> None:
         self._steps = HistoryFile(directory / STEPS, ("step",), resume_at)
         self._epochs = HistoryFile(directory / EPOCHS, ("epoch", "step"), resume_at)
-
-    @staticmethod
-    def require() -> None:
-        pass  # has no dependencies
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         self._steps.write((step,), values)
@@ -127,15 +132,6 @@ class _TensorBoard(_Logger):
         self._writer: Any = SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
         if resume_at is None:
             self._writer.add_text("config", "```json\n" + json.dumps(config, indent=1, default=str) + "\n```", 0)
-
-    @staticmethod
-    def require() -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "the logger 'tensorboard' needs TensorBoard, which is not installed: pip install 'torchmdx[train]'"
-            ) from error
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         self._add("step", step, values)
@@ -165,13 +161,6 @@ class _WeightsAndBiases(_Logger):
         )
         write_whole(file, (json.dumps({"id": self._run.id}) + "\n").encode())
 
-    @staticmethod
-    def require() -> None:
-        try:
-            import wandb  # noqa: F401
-        except ImportError as error:
-            raise ImportError("the logger 'wandb' is not installed: pip install wandb") from error
-
     def step(self, step: int, values: Mapping[str, float]) -> None:
         # A resumed run repeats steps that a killed run has logged; W&B keeps the first value.
         self._run.log({f"step/{name}": value for name, value in values.items()}, step=step)
@@ -198,13 +187,6 @@ class _Mlflow(_Logger):
         if "run_id" not in known:
             mlflow.log_dict(config, "config.json")
         write_whole(file, (json.dumps({"id": self._run.info.run_id}) + "\n").encode())
-
-    @staticmethod
-    def require() -> None:
-        try:
-            import mlflow  # noqa: F401
-        except ImportError as error:
-            raise ImportError("the logger 'mlflow' is not installed: pip install mlflow") from error
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         self._mlflow.log_metrics({f"step/{name}": float(value) for name, value in values.items()}, step=step)

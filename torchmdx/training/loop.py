@@ -20,13 +20,13 @@ from torchmdx.training.batches import Batches, Ranks, Replay
 from torchmdx.training.config import Config
 from torchmdx.training.contradiction import contradiction, is_due
 from torchmdx.training.distributed import Group
-from torchmdx.training.ema import averaged
 from torchmdx.training.epoch_means import EpochMeans
 from torchmdx.training.heads import OLD, REPLAY, heads_of
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.level_of_theory import doubt
 from torchmdx.training.logs import Logs
 from torchmdx.training.loss import term_weights
+from torchmdx.training.optimizer import averaged
 from torchmdx.training.pending_steps import PendingSteps
 from torchmdx.training.progress import HELD_OUT, TrainingProgress, short_names
 from torchmdx.training.restore import restore, write

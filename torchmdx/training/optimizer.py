@@ -6,7 +6,8 @@ All state is on the device and nothing is read on the host, so that a step can b
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -161,3 +162,15 @@ class AdamW:
                 )
         for name, own in self.state().items():
             own.copy_(state[name])
+
+
+@contextmanager
+def averaged(optimizer: AdamW) -> Iterator[None]:
+    """Context in which the network has its averaged weights, copied in place, so that captured steps use them."""
+    values = optimizer.flat.values
+    kept = values.clone()
+    values.copy_(optimizer.average)
+    try:
+        yield
+    finally:
+        values.copy_(kept)

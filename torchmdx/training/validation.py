@@ -14,11 +14,11 @@ from torchmdx.datasets.store import Store
 from torchmdx.models.potential import Potential
 from torchmdx.training.batches import Batches, Ranks
 from torchmdx.training.config import Config
-from torchmdx.training.ema import averaged
 from torchmdx.training.epoch_means import EpochMeans
 from torchmdx.training.heads import OLD
 from torchmdx.training.labelled import LabelledBatch
 from torchmdx.training.loss import term_weights
+from torchmdx.training.optimizer import averaged
 from torchmdx.training.pending_steps import TrainingError
 from torchmdx.training.step import OVERFLOW, VALUES, TrainStep
 

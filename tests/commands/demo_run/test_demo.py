@@ -11,7 +11,7 @@ import pytest
 
 from torchmdx.commands import cli
 from torchmdx.commands.demo_run import run as demo
-from torchmdx.commands.demo_run.torsions import density, path
+from torchmdx.commands.demo_run.pictures import density, path
 from torchmdx.dynamics.host_loop import HostLoop
 from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.trajectory import read_frames
@@ -211,13 +211,13 @@ def test_a_path_is_cut_where_it_passes_180_degrees():
 
 
 def test_complete_frames_are_read_as_written(tmp_path):
-    from torchmdx.dynamics.trajectory import Trajectory
+    from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame
 
     positions = np.random.default_rng(0).normal(size=(3, 5, 3))
     file = tmp_path / "a.dcd"
     trajectory = Trajectory.create(file, 5, 10, False, 2.0)
     for frame in positions:
-        trajectory.write(frame, None)
+        trajectory.append(TrajectoryFrame(frame, None))
     trajectory.close()
     assert read_frames(file, 5) == pytest.approx(positions, abs=1e-6)
     file.write_bytes(file.read_bytes()[:-7])  # as a kill may leave it

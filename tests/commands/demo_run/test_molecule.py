@@ -6,7 +6,7 @@ import pytest
 from ase import Atoms
 
 from torchmdx.commands.demo_run.molecule import DemoMolecule
-from torchmdx.commands.demo_run.torsions import PHI, PSI
+from torchmdx.commands.demo_run.pictures import PHI, PSI
 from torchmdx.report.view.torsions import torsion
 
 

@@ -1,11 +1,8 @@
 import io
 
+from screens import Screen
+
 from torchmdx.datasets.labelling.progress import LabellingProgress
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def drawn(stream, seconds, total, done, failed, before=0) -> str:
@@ -31,7 +28,7 @@ def test_what_was_done_before_counts_for_the_share_but_not_for_the_speed():
 
 def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    assert drawn(Terminal(), 0.0, 4, 1, 0) == "[#####...............]   25%  1/4 frames labelled"
+    assert drawn(Screen(terminal=True), 0.0, 4, 1, 0) == "[#####...............]   25%  1/4 frames labelled"
 
 
 def test_nearly_done_is_not_done():

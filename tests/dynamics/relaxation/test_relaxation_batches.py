@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import ase.build
 import numpy as np
 import pytest
@@ -5,7 +7,7 @@ import torch
 from ase import Atoms
 
 from torchmdx import relax
-from torchmdx.dynamics.relaxation.batches import RelaxationBatches
+from torchmdx.dynamics.relaxation.batches import PROBE_ATOMS, SHARE, RelaxationBatches, probe_tasks, scaled
 from torchmdx.dynamics.relaxation.evaluations import Evaluations
 from torchmdx.dynamics.relaxation.fire import FireSettings
 from torchmdx.dynamics.relaxation.tasks import groups_of, task_of
@@ -128,3 +130,21 @@ def test_a_gpu_replays_graphs_and_takes_the_same_steps(trained, cell, optimizer,
         assert one.num_steps == other.num_steps
         np.testing.assert_allclose(one.atoms.positions, other.atoms.positions, atol=apart)
         assert one.atoms.get_potential_energy() == pytest.approx(other.atoms.get_potential_energy(), abs=0.02)
+
+
+def tasks(sizes) -> list:
+    return [SimpleNamespace(num_atoms=size) for size in sizes]
+
+
+def test_a_probe_holds_some_atoms_of_all_sizes():
+    found = probe_tasks(tasks(sorted(list(range(8, 41)) * 30, reverse=True)))
+    sizes = [task.num_atoms for task in found]
+    assert PROBE_ATOMS / 2 < sum(sizes) < 2 * PROBE_ATOMS
+    assert max(sizes) - min(sizes) > 20
+    assert [task.num_atoms for task in probe_tasks(tasks([5000]))] == [5000]
+    assert sum(task.num_atoms for task in probe_tasks(tasks([3000, 2, 2, 2]))) in (3000, 2, 4, 6)
+
+
+def test_an_estimate_is_proportional_and_never_below_the_largest():
+    assert scaled(1000, 10, 10**6, largest=5) == int(SHARE * 10**4)
+    assert scaled(1000, 10, 100, largest=7) == 7

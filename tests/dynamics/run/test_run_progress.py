@@ -1,22 +1,10 @@
 """The progress line of a simulation, in a file and on a terminal."""
 
-import io
-
 import pytest
+from screens import Screen
 
 from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run.progress import SimulationProgress, duration, ns_per_day
-
-
-class Screen(io.StringIO):
-    """A stream that may be a terminal."""
-
-    def __init__(self, terminal: bool) -> None:
-        super().__init__()
-        self.terminal = terminal
-
-    def isatty(self) -> bool:
-        return self.terminal
 
 
 def drawn(terminal: bool) -> str:

@@ -1,12 +1,16 @@
 """What both engines of `torchmdx md` do before and after their steps."""
 
 import argparse
+import dataclasses
 import errno
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import ase.io
+import numpy as np
 import pytest
+from md_runs import md
 
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.log import Log, LogRow, columns_of
@@ -105,9 +109,37 @@ def test_a_signal_is_told_with_the_step(capsys):
 
 
 def test_a_timestep_that_is_too_long_is_warned_of():
-    import numpy as np
-
     structure = SimpleNamespace(atomic_numbers=np.array([1]), masses=np.array([1.008]), fixed=np.array([False]))
     stages.warn_of_timestep(structure, 0.5)
     with pytest.warns(UserWarning, match="a timestep of 4 fs is too long for hydrogens"):
         stages.warn_of_timestep(structure, 4.0)
+
+
+def test_hydrogens_limit_the_timestep(ethanol_file):
+    pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
+    from torchmdx.commands.md_openmm.structure import read
+
+    structure = read(ethanol_file)
+    assert stages.doubt_about_timestep(structure, 1.0) is None
+    assert "3 fs is too long for hydrogens of 1.008 amu" in stages.doubt_about_timestep(structure, 3.0)
+    said = "--timestep should be at most 1.25, or 1.7 times that with --hydrogen-mass 3"
+    assert said in stages.doubt_about_timestep(structure, 3.0)
+    heavy = dataclasses.replace(structure, masses=np.where(structure.atomic_numbers == 1, 4.032, structure.masses))
+    assert stages.doubt_about_timestep(heavy, 2.4) is None
+    assert stages.doubt_about_timestep(heavy, 2.6).endswith("at most 2.50")
+    still = dataclasses.replace(structure, fixed=structure.atomic_numbers == 1)
+    assert stages.doubt_about_timestep(still, 5.0) is None
+    assert stages.doubt_about_timestep(structure, 0.5, 4) is None
+    assert "an outer step of 5 x 0.5 fs is too long" in stages.doubt_about_timestep(structure, 0.5, 5)
+    assert stages.doubt_about_timestep(heavy, 1.0, 4) is None
+    assert stages.doubt_about_timestep(heavy, 1.0, 5).endswith("outer steps should be at most 4.01 fs")
+    salt = ase.io.read(ethanol_file)[:2]
+    ase.io.write("carbon.xyz", salt, format="extxyz")
+    assert stages.doubt_about_timestep(read("carbon.xyz"), 5.0) is None
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_run_warns_before_it_begins(capsys, model, ethanol_file, unplotted):
+    pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
+    assert md(ethanol_file, model, "run", "--steps", 1, "--timestep", 3) == 0
+    assert "torchmdx: warning: a timestep of 3 fs is too long for hydrogens of 1.008 amu" in capsys.readouterr().err

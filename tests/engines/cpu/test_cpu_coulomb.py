@@ -8,10 +8,11 @@ from ase import Atoms
 from compiled_runs import batch_of, relative
 
 from torchmdx.engines.cpu import build, coulomb
-from torchmdx.evaluation.derivatives import strained, strained_cell, strained_positions
+from torchmdx.evaluation.derivatives import strained
 from torchmdx.models.priors.base import Geometry, Lattice
 from torchmdx.models.priors.coulomb import Coulomb, CoulombConfig
 from torchmdx.neighbors.brute_force import brute_force
+from torchmdx.structures.cell import strained_cell, strained_positions
 
 pytestmark = pytest.mark.skipif(build.library() is None, reason="needs a C compiler")
 CHANNELS = 5

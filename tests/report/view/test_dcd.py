@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ase.geometry import cellpar_to_cell
 
-from torchmdx.dynamics.trajectory import Trajectory
+from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame
 from torchmdx.report.view.dcd import open_dcd
 
 CELLS = np.array([[[9.0, 0, 0], [1.0, 8.0, 0], [-1.0, 2.0, 7.0]], [[9.5, 0, 0], [1.0, 8.5, 0], [-1.0, 2.0, 7.5]]])
@@ -18,7 +18,7 @@ def frames():
 def written(path, frames, cells=None):
     trajectory = Trajectory.create(path, 7, 50, cells is not None, 0.5)
     for place, frame in enumerate(frames):
-        trajectory.write(frame, None if cells is None else cells[place])
+        trajectory.append(TrajectoryFrame(frame, None if cells is None else cells[place]))
     trajectory.close()
     return path
 

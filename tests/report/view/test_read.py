@@ -4,7 +4,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 
-from torchmdx.dynamics.trajectory import Trajectory
+from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame
 from torchmdx.report.view.read import read
 
 
@@ -17,7 +17,7 @@ def water(tmp_path):
         atoms = molecule("H2O")
         atoms.translate([place, 0, 0])
         frames.append(atoms)
-        trajectory.write(atoms.positions, None)
+        trajectory.append(TrajectoryFrame(atoms.positions, None))
     trajectory.close()
     ase.io.write(tmp_path / "run.xyz", frames)
     return frames
@@ -64,7 +64,7 @@ def test_a_dcd_needs_elements_that_fit(tmp_path, water):
 def test_the_structure_of_a_dcd_tells_its_periodic_directions(tmp_path):
     slab = bulk("Cu", cubic=True)
     trajectory = Trajectory.create(tmp_path / "run.dcd", 4, 20, True, 0.5)
-    trajectory.write(slab.positions, slab.cell.array)
+    trajectory.append(TrajectoryFrame(slab.positions, slab.cell.array))
     trajectory.close()
     for pbc, found in (([True, True, False],) * 2, (False, [True] * 3)):
         slab.pbc = pbc

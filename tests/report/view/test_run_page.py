@@ -3,7 +3,7 @@ import pytest
 from ase.build import molecule
 from pages import data_of, distances, positions_of
 
-from torchmdx.dynamics.trajectory import Trajectory
+from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame
 from torchmdx.report.view.recording import ThinnedSteps
 from torchmdx.report.view.run_page import write_relaxation_page, write_run_page
 
@@ -15,7 +15,7 @@ def run(tmp_path):
     water = molecule("H2O")
     trajectory = Trajectory.create(tmp_path / "run.dcd", 3, 10, False, 1.0)
     for _ in range(3):
-        trajectory.write(water.positions, None)
+        trajectory.append(TrajectoryFrame(water.positions, None))
     trajectory.close()
     (tmp_path / "run.log").write_text(
         "step,time_ps,potential_eV,kinetic_eV,total_eV,temperature_K,ns_per_day\n"

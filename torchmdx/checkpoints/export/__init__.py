@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from torchmdx.checkpoints.export.package import export as export
     from torchmdx.checkpoints.export.program import Program as Program
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Exported": "package",
-            "Program": "program",
-            "export": "package",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

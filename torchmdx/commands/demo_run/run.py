@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL
 from torchmdx.checkpoints.save_load import load_one
 from torchmdx.commands.demo_run.molecule import DemoMolecule
-from torchmdx.commands.demo_run.pictures import draw_ramachandran
-from torchmdx.commands.demo_run.torsions import PHI, PSI
+from torchmdx.commands.demo_run.pictures import PHI, PSI, draw_ramachandran
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.log import Log, LogRow, columns_of, read_log
@@ -28,7 +27,7 @@ from torchmdx.dynamics.run.progress import SimulationProgress, ns_per_day
 from torchmdx.dynamics.run.recorded import rows_of
 from torchmdx.dynamics.run.recording import Unstable
 from torchmdx.dynamics.snapshot import Snapshot
-from torchmdx.dynamics.trajectory import Trajectory, read_frames
+from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame, read_frames
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.models.potential import Potential
 from torchmdx.report.view.run_page import write_run_page
@@ -153,9 +152,9 @@ def _record(demo: Run, dynamics: Dynamics, rate: float, interrupts: Interrupts) 
     start = clock = time.perf_counter()
     try:
         log.write(row)
-        trajectory.write(last.positions, None)
+        trajectory.append(TrajectoryFrame(last.positions, None))
         for last in dynamics.snapshots(ENDLESS, every):
-            trajectory.write(last.positions - _centre(last) + centre, None)
+            trajectory.append(TrajectoryFrame(last.positions - _centre(last) + centre, None))
             now = time.perf_counter()
             if last.step // every % FRAMES_A_ROW == 0:
                 speed = ns_per_day(FRAMES_A_ROW * every / (now - clock), TIMESTEP)

@@ -16,15 +16,4 @@ if TYPE_CHECKING:
     from torchmdx.datasets.labelling.sampling import Sampling as Sampling
     from torchmdx.datasets.labelling.sources import StructureFiles as StructureFiles
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Choice": "calculators",
-            "Crew": "run",
-            "Failure": "ledger",
-            "Sampling": "sampling",
-            "StructureFiles": "sources",
-            "Summary": "run",
-            "label": "run",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

@@ -8,4 +8,4 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.paths.reaction import ReactionPath as ReactionPath
     from torchmdx.dynamics.paths.run import neb as neb
 else:
-    __all__, __getattr__, __dir__ = public_names(__name__, {"ReactionPath": "reaction", "neb": "run"})
+    __all__, __getattr__, __dir__ = public_names(__name__)

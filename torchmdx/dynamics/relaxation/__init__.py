@@ -8,10 +8,4 @@ if TYPE_CHECKING:
     from torchmdx.dynamics.relaxation.run import relax as relax
     from torchmdx.dynamics.relaxation.tasks import Relaxed as Relaxed
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Relaxed": "tasks",
-            "relax": "run",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

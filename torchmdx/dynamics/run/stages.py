@@ -8,7 +8,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from torchmdx.dynamics.log import read_log
 from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.run.plot import plot_log
 from torchmdx.dynamics.run.settings import LARGEST_SEED, RunSettings
-from torchmdx.dynamics.run.timestep import StructureThatMoves, doubt_about_timestep
+from torchmdx.dynamics.vibrations import HEAVY, doubt_about_outer_step, lightest_hydrogen, longest_step, period
 from torchmdx.report.view.run_page import write_run_page
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
@@ -140,3 +140,30 @@ def wrote(paths: list[Path]) -> str:
     names = [str(path) for path in paths]
     shown = names if len(names) <= 8 else [*names[:3], f"... ({len(names) - 5} files)", *names[-2:]]
     return "wrote " + ", ".join(shown)
+
+
+class StructureThatMoves(Protocol):
+    """A structure with atomic numbers, masses amu, and which atoms do not move [N]."""
+
+    @property
+    def atomic_numbers(self) -> Any: ...
+    @property
+    def masses(self) -> Any: ...
+    @property
+    def fixed(self) -> Any: ...
+
+
+def doubt_about_timestep(structure: StructureThatMoves, timestep: float, inner: int = 1) -> str | None:
+    """Why a timestep, fs, is too long for the lightest hydrogen that moves; None if it is not.
+
+    inner: steps between evaluations of the full potential, if a fast one takes the others.
+    """
+    mass = lightest_hydrogen(structure.atomic_numbers, structure.masses, structure.fixed)
+    if mass is None or timestep <= longest_step(mass):
+        return doubt_about_outer_step(timestep, inner, mass)
+    heavy = f", or {(HEAVY / mass) ** 0.5:.1f} times that with --hydrogen-mass {HEAVY:g}" * (mass < HEAVY)
+    return (
+        f"a timestep of {timestep:g} fs is too long for hydrogens of {mass:.3f} amu, whose bonds vibrate with a period "
+        f"of {period(mass):.0f} fs: the simulation will be wrong or blow up; --timestep should be at most "
+        f"{longest_step(mass):.2f}{heavy}"
+    )

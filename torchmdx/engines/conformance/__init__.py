@@ -7,9 +7,4 @@ from torchmdx.runtime.public_names import public_names
 if TYPE_CHECKING:
     from torchmdx.engines.conformance.check import check_engine as check_engine
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "check_engine": "check",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

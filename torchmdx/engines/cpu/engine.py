@@ -17,12 +17,12 @@ from torchmdx.engines.cpu.threads import openmp
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.filter_table import RadialShares, table_of
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.derivatives import per_volume
 from torchmdx.models.potential import Potential
 from torchmdx.models.tensornet2 import TensorNet2Config
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_arrays import CPU, FLOATS, address
 from torchmdx.runtime.isolation import isolated
+from torchmdx.structures.cell import per_volume
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
 

@@ -19,12 +19,13 @@ from torchmdx.engines.cpu.coulomb import PriorResult
 from torchmdx.engines.cpu.engine import CompiledTensorNet, NetworkResult
 from torchmdx.engines.engine import Outputs
 from torchmdx.engines.plan import Plan
-from torchmdx.evaluation.derivatives import per_volume, strained, strained_cell, strained_positions
+from torchmdx.evaluation.derivatives import strained
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Lattice, Prior
 from torchmdx.models.priors.coulomb import Coulomb
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.isolation import isolated
+from torchmdx.structures.cell import per_volume, strained_cell, strained_positions
 from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch
 

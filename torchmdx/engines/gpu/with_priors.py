@@ -26,7 +26,6 @@ from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
 from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.engines.reciprocal import differentiate_reciprocal
-from torchmdx.evaluation.derivatives import per_volume, strained_cell
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
@@ -38,6 +37,7 @@ from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
+from torchmdx.structures.cell import per_volume, strained_cell
 from torchmdx.structures.domain import of_owned
 from torchmdx.structures.system import Batch
 

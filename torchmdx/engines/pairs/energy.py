@@ -19,19 +19,14 @@ from torchmdx.engines.pairs.filters import through
 from torchmdx.engines.pairs.network import features
 from torchmdx.engines.pairs.pair_list import PairList, sum_rows, take_rows
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
-from torchmdx.evaluation.derivatives import (
-    EnergyParts,
-    Result,
-    differentiate_energy,
-    strained_cell,
-    with_last_inputs,
-)
+from torchmdx.evaluation.derivatives import EnergyParts, Result, differentiate_energy, with_last_inputs
 from torchmdx.models.energy_head import GatedHead, ScalarHead
 from torchmdx.models.heads import HeadTable
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Geometry, Lattice
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_potential, runs_on
+from torchmdx.structures.cell import strained_cell
 from torchmdx.structures.system import Batch
 
 
@@ -109,7 +104,7 @@ def _dipoles(charges: Tensor, positions: Tensor, batch: Batch) -> Tensor:
 
 
 def strained_positions(positions: Tensor, strain: Tensor, batch: Batch) -> Tensor:
-    """As `torchmdx.evaluation.derivatives.strained_positions`, with a gradient that is summed in a fixed order."""
+    """As `torchmdx.structures.cell.strained_positions`, with a gradient that is summed in a fixed order."""
     of_atoms = take_rows(strain.flatten(1), batch.system_index, batch.num_systems)
     return positions + torch.einsum("ni,nij->nj", positions, of_atoms.unflatten(1, (3, 3)))
 

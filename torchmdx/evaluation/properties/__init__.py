@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from torchmdx.evaluation.properties.dispersion_tail import dispersion_tails as dispersion_tails
     from torchmdx.evaluation.properties.force_uncertainty import force_uncertainties as force_uncertainties
 else:
-    __all__, __getattr__, __dir__ = public_names(
-        __name__,
-        {
-            "Tail": "dispersion_tail",
-            "dispersion_tails": "dispersion_tail",
-            "force_uncertainties": "force_uncertainty",
-        },
-    )
+    __all__, __getattr__, __dir__ = public_names(__name__)

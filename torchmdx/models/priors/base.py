@@ -97,19 +97,20 @@ class PriorConfig:
         """
         raise NotImplementedError(f"the prior {self.name} must define scaled(factor), which changes its energy unit")
 
+    def _require(self, name: str, holds: bool, wanted: str) -> None:
+        """Raises ValueError that says what a setting must be, unless it holds."""
+        if not holds:
+            raise ValueError(f"{name} of the prior {self.name} must be {wanted}, got {getattr(self, name)!r}")
+
     def _require_lengths(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
-            if not _is_number(value) or not 0 < value < math.inf:
-                raise ValueError(f"{name} of the prior {self.name} must be > 0 Å and finite, got {value!r}")
-            if value > LONGEST:
-                raise ValueError(f"{name} of the prior {self.name} must be <= {LONGEST} Å, got {value!r}")
+            self._require(name, is_number(value) and 0 < value < math.inf, "> 0 Å and finite")
+            self._require(name, value <= LONGEST, f"<= {LONGEST} Å")
 
     def _require_finite(self, *names: str) -> None:
         for name in names:
-            value = getattr(self, name)
-            if not _is_number(value) or not math.isfinite(value):
-                raise ValueError(f"{name} of the prior {self.name} must be a finite number, got {value!r}")
+            self._require(name, is_number(value := getattr(self, name)) and math.isfinite(value), "a finite number")
 
     def _times(self, name: str, factor: float) -> Self:
         return replace(self, **{name: getattr(self, name) * factor})
@@ -177,5 +178,6 @@ def shapes_are_fixed(tensor: Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a setting is a number; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, shapes_are_fixed
+from torchmdx.models.priors.base import Geometry, Prior, PriorConfig, is_number, shapes_are_fixed
 from torchmdx.models.priors.ewald import KeptVectors, KVectors
 from torchmdx.models.priors.open_pairs import open_blocks, open_systems
 from torchmdx.models.priors.reciprocal import reciprocal_energies
@@ -64,17 +64,12 @@ class CoulombConfig(PriorConfig):
     def __post_init__(self) -> None:
         self._require_lengths("cutoff", "damping")
         self._require_finite("strength")
-        if not isinstance(self.cut_in_vacuum, bool):
-            raise ValueError(f"cut_in_vacuum of the prior coulomb must be True or False, got {self.cut_in_vacuum!r}")
-        number = isinstance(self.dielectric, (int, float)) and not isinstance(self.dielectric, bool)
-        if not number or not self.dielectric >= 1:
-            raise ValueError(f"dielectric of the prior coulomb must be >= 1, got {self.dielectric!r}")
-        if self.charges not in ("predicted", "given"):
-            raise ValueError(f"charges of the prior coulomb must be predicted or given, got {self.charges!r}")
+        self._require("cut_in_vacuum", isinstance(self.cut_in_vacuum, bool), "True or False")
+        self._require("dielectric", is_number(self.dielectric) and self.dielectric >= 1, ">= 1")
+        self._require("charges", self.charges in ("predicted", "given"), "predicted or given")
         if self.switch is not None:
             lower, upper = (float(length) for length in self.switch)
-            if not 0 <= lower < upper < math.inf:
-                raise ValueError(f"switch of the prior coulomb must be two rising lengths >= 0 Å, got {self.switch}")
+            self._require("switch", 0 <= lower < upper < math.inf, "two rising lengths >= 0 Å")
             object.__setattr__(self, "switch", (lower, upper))
         if self.weights is not None:
             weights = tuple(float(weight) for weight in self.weights)
@@ -86,29 +81,17 @@ class CoulombConfig(PriorConfig):
         self._require_lattice_settings()
 
     def _require_lattice_settings(self) -> None:
-        if self.periodic not in PERIODIC:
-            raise ValueError(
-                f"periodic of the prior coulomb must be one of {', '.join(PERIODIC)}, got {self.periodic!r}"
-            )
-        number = isinstance(self.accuracy, (int, float)) and not isinstance(self.accuracy, bool)
-        if not number or not MOST_ACCURATE <= self.accuracy <= LEAST_ACCURATE:
-            raise ValueError(
-                f"accuracy of the prior coulomb must be from {MOST_ACCURATE:g} to {LEAST_ACCURATE:g}, got "
-                f"{self.accuracy!r}"
-            )
+        self._require("periodic", self.periodic in PERIODIC, f"one of {', '.join(PERIODIC)}")
+        possible = is_number(self.accuracy) and MOST_ACCURATE <= self.accuracy <= LEAST_ACCURATE
+        self._require("accuracy", possible, f"from {MOST_ACCURATE:g} to {LEAST_ACCURATE:g}")
         if not self.sums_lattice:
             return
         if self.cut_in_vacuum:
             raise ValueError(
                 f"cut_in_vacuum of the prior coulomb needs periodic 'reaction_field', got periodic {self.periodic!r}"
             )
-        longest = self.damped_up_to
-        if self.cutoff < longest:
-            name = "damping" if self.switch is None else "switch"
-            raise ValueError(
-                f"cutoff of the prior coulomb must be at least the {name}'s {longest:g} Å in an Ewald sum, got "
-                f"{self.cutoff!r}"
-            )
+        name, longest = "damping" if self.switch is None else "switch", self.damped_up_to
+        self._require("cutoff", self.cutoff >= longest, f"at least the {name}'s {longest:g} Å in an Ewald sum")
 
     @property
     def sums_lattice(self) -> bool:

@@ -41,7 +41,7 @@ def evaluated(potential, frames, path):
 
 
 def test_errors_are_those_of_frames_evaluated_one_by_one(frames, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchmdx.report.charge_errors.MOST_ATOMS", 6)
+    monkeypatch.setattr("torchmdx.report.evaluation.MOST_ATOMS", 6)
     torch.manual_seed(0)
     potential = Potential(TensorNet2Config(num_charges=2, **SIZES)).double()
     found = evaluated(potential, frames, tmp_path / "st").errors["all"]
