@@ -18,6 +18,7 @@ sys.path += [str(ROOT / "docs"), str(ROOT / "benchmarks")]
 
 import plot_learning  # noqa: E402
 import plot_multiple_steps  # noqa: E402
+import plot_multiple_steps_sampled  # noqa: E402
 import plot_released  # noqa: E402
 import plot_speed  # noqa: E402
 import recorded  # noqa: E402
@@ -28,6 +29,7 @@ PLOTS = {
     "released.svg": ("released", plot_released.draw),
     "speed.svg": ("step", plot_speed.draw),
     "multiple_steps.svg": ("multiple_steps_modes", plot_multiple_steps.draw),
+    "multiple_steps_sampled.svg": ("multiple_steps_physics", plot_multiple_steps_sampled.draw),
     "learning.svg": ("learning", plot_learning.draw),
     "learning_pool.svg": ("learning_pool", plot_learning.draw_pools),
 }
@@ -43,7 +45,7 @@ columns:
 """
 
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
-OUTER = "{system: water8000, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
+OUTER = "{system: water8000, fast: organic-1-fast, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
 SENTENCE = """\
 On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
 24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as single steps of 2 fs. They need a

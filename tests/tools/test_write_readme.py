@@ -47,7 +47,15 @@ def run(monkeypatch, *arguments):
 def test_what_is_out_of_date_is_found_and_written(readme, monkeypatch, capsys):
     before = readme.read_text()
     assert run(monkeypatch, "--check") == 1
-    names = ("README.md", "released.svg", "speed.svg", "multiple_steps.svg", "learning.svg", "learning_pool.svg")
+    names = (
+        "README.md",
+        "released.svg",
+        "speed.svg",
+        "multiple_steps.svg",
+        "multiple_steps_sampled.svg",
+        "learning.svg",
+        "learning_pool.svg",
+    )
     assert capsys.readouterr().out == "".join(f"{name} is out of date\n" for name in names)
     assert readme.read_text() == before
     assert run(monkeypatch) == 0
