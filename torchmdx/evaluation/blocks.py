@@ -29,8 +29,8 @@ from torchmdx.structures.system import Batch
 
 # Bytes of the values of a block, and how many numbers each channel of an edge and of an atom has there (measured).
 BLOCK_BYTES = 64e6
-# Times as large on a GPU, where launches of many blocks take the time: at least, and where an eighth of the memory that is
-# free has room for it.
+# Times as large on a GPU, where launches of many blocks take the time: at least, and where an eighth of the memory that
+# is free has room for it.
 LARGER_ON_GPU, MOST_ON_GPU = 4, 32
 NUMBERS_OF_AN_EDGE, NUMBERS_OF_AN_ATOM = 128, 1000
 NUMBERS_WITHOUT_BLOCKS = 60  # without blocks, for each channel, edge and layer
