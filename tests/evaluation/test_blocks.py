@@ -133,3 +133,12 @@ def test_memory_of_3000_atoms_in_float64_is_at_most_1_gb():
     memory, atoms = grown(15)
     assert atoms > 3000
     assert memory < 700  # beside torch itself
+
+
+@pytest.mark.parametrize(("free", "expected"), [(10**9, 4), (8 * 10**9, 1e9 / 64e6), (80 * 10**9, 32)])
+def test_blocks_are_larger_on_a_gpu_with_room(monkeypatch, free, expected):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free - 10**8, 10**11))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * 10**8)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 10**8)
+    assert blocks._block_bytes(torch.device("cuda", 0)) == pytest.approx(expected * 64e6)
+    assert blocks._block_bytes(torch.device("cpu")) == 64e6

@@ -29,7 +29,9 @@ from torchmdx.structures.system import Batch
 
 # Bytes of the values of a block, and how many numbers each channel of an edge and of an atom has there (measured).
 BLOCK_BYTES = 64e6
-LARGER_ON_GPU = 4  # times as large on a GPU, where launches of many blocks take the time (measured)
+# Times as large on a GPU, where launches of many blocks take the time: at least, and where an eighth of the memory that
+# is free has room for it.
+LARGER_ON_GPU, MOST_ON_GPU = 4, 32
 NUMBERS_OF_AN_EDGE, NUMBERS_OF_AN_ATOM = 128, 1000
 NUMBERS_WITHOUT_BLOCKS = 60  # without blocks, for each channel, edge and layer
 LEAST_ESTIMATE = 2**30  # bytes; smaller ones are not compared with the memory of the machine
@@ -39,10 +41,17 @@ def plan_for(
     network: TensorNet | TensorNet2, edges: Edges, dtype: torch.dtype, divided_at: Sequence[int] = ()
 ) -> BlockPlan:
     """Blocks of about BLOCK_BYTES, larger on a GPU; divided_at: as for `blocks_of`."""
-    larger = LARGER_ON_GPU if edges.row_ptr.is_cuda else 1
-    numbers = larger * BLOCK_BYTES / (network.config.num_channels * dtype.itemsize)
+    numbers = _block_bytes(edges.row_ptr.device) / (network.config.num_channels * dtype.itemsize)
     most_edges, most_atoms = int(numbers / NUMBERS_OF_AN_EDGE), int(numbers / NUMBERS_OF_AN_ATOM)
     return BlockPlan(edges, blocks_of(edges, max(1, most_atoms), max(1, most_edges), divided_at))
+
+
+def _block_bytes(device: torch.device) -> float:
+    if device.type != "cuda":
+        return BLOCK_BYTES
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, of what it has
+    free = torch.cuda.mem_get_info(device)[0] + unused
+    return min(max(LARGER_ON_GPU * BLOCK_BYTES, free / 8), MOST_ON_GPU * BLOCK_BYTES)
 
 
 def bounded(potential: Potential, edges: Edges, *, create_graph: bool) -> Potential:

@@ -165,8 +165,9 @@ class StepPool:
 
         if (name := standby.is_needed(kernels, system.num_atoms)) is None:
             return None
-        standby.begin(key, name, lambda: self._prepared(given, key))
-        return standby.evaluate(given)
+        if (found := standby.evaluate(given)) is not None:  # first, because threads that compile would slow it down
+            standby.begin(key, name, lambda: self._prepared(given, key))
+        return found
 
     def _prepared(self, system: System, key: _Key) -> _Slot:
         """A slot that holds a system and has evaluated it, so that its kernels are compiled."""

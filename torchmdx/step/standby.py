@@ -1,4 +1,4 @@
-"""First results by the exact model while kernels of a GPU are compiled, the first time that a machine needs them."""
+"""First results by the exact model before kernels of a GPU are compiled, the first time that a machine needs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # Of larger structures the exact model takes more than a second.
 MOST_ATOMS = 3000
-WHY = "first results on this machine, by the exact model in float64 while kernels are compiled"
+WHY = "first results on this machine, by the exact model in float64: kernels are being compiled"
 VARIABLE = "TORCHMDX_STANDBY"  # "0" waits for kernels instead
 
 NOTES = "kernels"  # of those that were compiled; if Triton's folder was emptied, they are waited for
@@ -54,7 +54,7 @@ def kernels_for(potential: Potential, batch: Batch, *, stress: bool, precision: 
 
 
 class Standby(Generic[Key, Made]):
-    """The exact model for the first evaluation of structures whose steps are made in a thread meanwhile.
+    """The exact model for the first evaluation of structures, whose steps are then made in a thread.
 
     Later evaluations wait for the thread, so that which of them the exact model makes does not depend on time.
 
@@ -92,7 +92,6 @@ class Standby(Generic[Key, Made]):
 
     def begin(self, key: Key, name: str, make: Callable[[], Made]) -> None:
         """Starts a thread that makes the step of a key. Python waits for it when it ends."""
-        prepare_linear_algebra(self.potential.device)
         log.info(WHY)
         future: Future[Made] = Future()
         self._known.add(name)  # whatever comes of it, nobody stands by a second time
@@ -110,7 +109,8 @@ class Standby(Generic[Key, Made]):
         threading.Thread(target=work, name="torchmdx-compile").start()
 
     def evaluate(self, system: System) -> StepResult | None:
-        """Results of the exact model; None if it has none: then the step is waited for, and says why."""
+        """Results of the exact model; None if it has none: the step then says why."""
+        prepare_linear_algebra(self.potential.device)
         try:
             batch = Batch.of(system).to(self.potential.device)
             exact = exact_results(self.potential, batch, stress=self.stress)
