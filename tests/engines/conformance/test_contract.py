@@ -60,7 +60,7 @@ ENGINES = {
     "kernels": (kernels, DEVICE, [needs_kernels]),
 }
 # Under the interpreter a run of the kernels takes seconds: these say the most in the least time.
-INTERPRETED_CHECKS = ("batch", "stress", "not a number", "energy alone", "overflow")
+INTERPRETED_CHECKS = ("batch", "empty", "stress", "not a number", "energy alone", "overflow")
 INTERPRETED_KINDS = ("tensornet", "everything", "coulomb-ewald")
 OPTIONS = [
     dict(num_layers=0),

@@ -173,6 +173,17 @@ class TestKernelOfNearRows:
         rows = torch.cat([wanted.shifts[:count], torch.zeros(spare, 3, dtype=torch.int32)])
         torch.testing.assert_close(found.shifts, rows)
 
+    @pytest.mark.parametrize("capacity", [0, 5])
+    def test_no_atoms_have_an_empty_list(self, capacity):
+        batch = Batch.from_systems([System.create(torch.zeros(0, 3), [])])
+        near = NearRows(4.0)
+        near.capacity = capacity
+        found = near.edges(batch, brute_force(batch, 7.0, capacity=9))
+        assert found.capacity == capacity
+        assert (int(found.num_edges), int(found.needed), bool(found.overflow)) == (0, 0, False)
+        assert found.row_ptr.tolist() == [0]
+        assert found.shifts.shape == (capacity, 3)
+
 
 LAST_ATOM = 27
 PADDING = {"source": LAST_ATOM, "target": LAST_ATOM}

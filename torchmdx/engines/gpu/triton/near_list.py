@@ -103,6 +103,8 @@ class NearRows:
         """The near list. If it does not fit, `edges.overflow` of the whole list is set."""
         assert self.capacity is not None
         room = max(self.capacity, 1)
+        if batch.num_atoms == 0:
+            return self._empty(edges, room)
         ends = self.counts(batch, edges).cumsum(0, dtype=torch.int32)
         pointers = torch.empty_like(edges.row_ptr)
         source, target = (torch.empty(room, dtype=torch.int32, device=ends.device) for _ in range(2))
@@ -124,4 +126,17 @@ class NearRows:
             num_edges=pointers[-1],
             needed=ends[-1].long(),
             overflow=overflow,
+        )
+
+    def _empty(self, edges: Edges, room: int) -> Edges:
+        """The list of no atoms, whose rows kernels cannot read."""
+        rows, none = edges.row_ptr.new_zeros(room + 1), edges.row_ptr.new_zeros(())
+        return Edges(
+            row_ptr=rows[:1],
+            source=rows[: self.capacity],
+            target=rows[: self.capacity],
+            shifts=edges.shifts.new_zeros(room, 3)[: self.capacity],
+            num_edges=none,
+            needed=none.long(),
+            overflow=edges.overflow,
         )
