@@ -13,7 +13,6 @@ import made_up
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import torchmdx
 from torchmdx.commands.cli import main
@@ -29,9 +28,7 @@ IN_FLOAT64 = ["--training.precision", "float64", "--training.validation_batch_si
 @pytest.fixture
 def config(tmp_path):
     made_up.store(tmp_path / "st", 60)
-    path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(made_up.values(tmp_path / "st")))
-    return path
+    return made_up.config_file(tmp_path, tmp_path / "st")
 
 
 def command(config, directory, *changes, program=None, **options):
