@@ -339,7 +339,8 @@ def test_steps_of_a_kernel_compiled_for_a_plan_have_the_same_bits(usual_mover, u
 def test_a_bad_step_inside_a_launch_halts_all_blocks_at_the_step_before(mover, potential, monkeypatch, seed):
     if seed:
         monkeypatch.setenv("EMULATED_ORDER", seed)
-    one, many = (Run(mover, potential, [molecule("CH3CH2OH")], ETHANOL) for _ in range(2))
+    plan = AtomClusters(2, 3, 2, 2, True, NETWORK)
+    one, many = (Run(mover, potential, [molecule("CH3OH")], plan) for _ in range(2))
     for run in (one, many):
         run.case.buffers.far.fill_(80.0)
         run.state.velocities[4] = torch.tensor([100.0, 0.0, 0.0])  # 50 Å in the first step, too far in the second

@@ -1,7 +1,7 @@
-"""Every kernel of a run is compiled for a GPU of the Hopper kind, with or without one; nothing is launched here.
+"""What the compiler makes of kernels of a run, for a GPU of the Hopper kind, with or without one.
 
-The interpreter runs what the compiler refuses. Attempts to exchange are equal to those of the host to the bit only if
-no multiplication is fused with an addition, which the assembly shows.
+Attempts to exchange are equal to those of the host to the bit only if no multiplication is fused with an addition,
+which the assembly shows. test_kernels_compile compiles all the kernels.
 """
 
 import re
@@ -19,33 +19,19 @@ import numpy as np
 import torch
 from compile_only import compiled
 from types import SimpleNamespace
-from gases import gas
 from oscillators import atoms_alone, springs
-from torchmdx import System
-from torchmdx.dynamics.barostat import CellRescaling
-from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
-from torchmdx.dynamics.integrators import Bussi, Langevin
+from torchmdx.dynamics.integrators import Langevin
 from torchmdx.step.buffer_storage import NUM_FLAGS
 
-for loop in (springs(Langevin(), 1.0, [3, 3, 3]), gas(Bussi(), CellRescaling(), 1.0, [3, 3, 3])):
-    state = DeviceState(loop.motion, torch.device("cpu"))
-    outputs = {"forces": torch.zeros(9, 3), "energy": torch.zeros(3, dtype=torch.float64)}
-    outputs["flags"] = torch.zeros(NUM_FLAGS, dtype=torch.int64)
-    outputs |= {name: torch.zeros(9, dtype=torch.float64) for name in ("energy_spread", "force_spread")}
-    outputs["stress"] = torch.zeros(3, 3, 3, dtype=torch.float64)
-    inputs = {"positions": torch.zeros_like(state.positions), "cell": torch.zeros_like(state.cell)}
-    buffers = SimpleNamespace(inputs=inputs, outputs=outputs, doubts=("energy_spread", "force_spread"))
-    state.launch_advance(buffers)
-    state.launch_complete(buffers)
-loop = springs(Langevin(), 1.0, [3, 3, 3], fast=1.0, inner=4)
+loop = springs(Langevin(), 1.0, [3, 3, 3])
 state = DeviceState(loop.motion, torch.device("cpu"))
-evaluated = SimpleNamespace(
-    buffers=buffers, device=torch.device("cpu"), _launch=lambda kind: None, _launch_moving=lambda moving: False
-)
-DeviceBlocks(state, loop.motion, evaluated, evaluated).launch()
+outputs = {"forces": torch.zeros(9, 3), "energy": torch.zeros(3, dtype=torch.float64)}
+outputs["flags"] = torch.zeros(NUM_FLAGS, dtype=torch.int64)
+inputs = {"positions": torch.zeros_like(state.positions), "cell": torch.zeros_like(state.cell)}
+state.launch_advance(SimpleNamespace(inputs=inputs, outputs=outputs, doubts=None))
 temperatures = loop.motion.temperatures
 DeviceExchange(TemperatureExchange(5, atoms_alone([3, 3, 3]), temperatures, 7), state, temperatures).launch()
 for name, kernel in compiled:
@@ -53,16 +39,14 @@ for name, kernel in compiled:
 """
 
 
-def test_kernels_compile_and_attempts_are_not_fused():
+def test_attempts_are_not_fused():
     pytest.importorskip("triton")
     result = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
     found = {
         name: (int(fused), approximate) for name, fused, approximate in re.findall(r"(\w+) (\d+) (\w+)", result.stdout)
     }
-    steps = {"rescale_cell", "advance", "advance_langevin", "complete", "commit_cell", "commit_spread", "rescale"}
-    steps |= {"begin", "hand_over", "compare"}
-    assert set(found) == steps | {"rank", "decide", "scale"}
+    assert set(found) >= {"advance_langevin", "rank", "decide", "scale"}
     assert found["advance_langevin"][0] > 0  # fusion is the default
     # Divisions of float64 are exact, and their own refinement consists of instructions below PTX.
     assert found["decide"] == (0, "False")

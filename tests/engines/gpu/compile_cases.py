@@ -84,10 +84,11 @@ def dynamics(kind):
     from torchmdx.dynamics.restraint_terms import RestraintTerms
 
     if kind == "restraints":
-        loop = gas(Langevin(), CellRescaling(), 1.0, [150, 40])
-        given = loop.motion.particles, loop.snapshot().positions
-        terms = RestraintTerms.of(many_restraints(2, np.random.default_rng(1)), *given)
-        launch(DeviceState(replace(loop.motion, restraints=terms), CPU), 190, 2)
+        for integrator in (Langevin(), Bussi()):
+            loop = gas(integrator, CellRescaling(), 1.0, [150, 40])
+            given = loop.motion.particles, loop.snapshot().positions
+            terms = RestraintTerms.of(many_restraints(2, np.random.default_rng(1)), *given)
+            launch(DeviceState(replace(loop.motion, restraints=terms), CPU), 190, 2)
         return
     for loop in (springs(Langevin(), 1.0, [3, 3, 3]), gas(Bussi(), CellRescaling(), 1.0, [3, 3, 3])):
         launch(DeviceState(loop.motion, CPU), 9, 3)
