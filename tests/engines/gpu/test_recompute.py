@@ -6,6 +6,7 @@ import pytest
 import torch
 from interpreter import DEVICE, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of, run
+from uncertain import uncertain
 
 from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
 from torchmdx.engines.gpu.tensornet import FastTensorNet
@@ -18,7 +19,7 @@ from torchmdx.neighbors.brute_force import brute_force
 @pytest.mark.parametrize("num_layers", [1, 3])
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "not in place"])
 def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, num_layers, in_place, chiral):
-    potential = make_potential(num_channels=32, num_layers=num_layers)
+    potential = uncertain(make_potential(num_channels=32, num_layers=num_layers))
     fast = FastTensorNet(potential.to(DEVICE))
     product = ProductBlock(columns=32 if in_place else 16)
     tiles = replace(CUTS["by elements"], lean=True, piece=16, product=product)
@@ -38,6 +39,8 @@ def test_tensors_computed_again_are_those_of_the_forward_pass(make_potential, nu
     plain = run(potential, batch, tiles=replace(CUTS["by elements"], product=product), fast=fast)
     assert plain.present is not None
     assert (plain.forces - kept[1]).norm() < 1e-6 * plain.forces.norm()
+    for old, new in zip(found.uncertainties, plain.uncertainties, strict=True):
+        torch.testing.assert_close(old, new, rtol=1e-5, atol=0)
 
 
 SHAPES = dict(

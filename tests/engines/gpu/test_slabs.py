@@ -9,6 +9,7 @@ import torch
 from ase import Atoms
 from interpreter import DEVICE, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of
+from uncertain import uncertain
 
 from torchmdx import CapturedStep, Potential, System, TensorNetConfig, evaluate, load
 from torchmdx.engines.gpu.engine import GpuEngine
@@ -76,6 +77,9 @@ def assert_agrees(potential, batch, found):
     torch.testing.assert_close(found.energies, exact.energies.to(DEVICE), atol=1e-5, rtol=1e-6)
     assert (found.forces - exact.forces.to(DEVICE)).norm() < 3e-6 * exact.forces.norm()
     assert (found.stress - exact.stress.to(DEVICE)).norm() < 1e-5 * exact.stress.norm()
+    if potential.uncertainty is not None:
+        torch.testing.assert_close(found.uncertainties[0].cpu(), exact.energy_uncertainty.cpu(), rtol=1e-4, atol=0)
+        torch.testing.assert_close(found.uncertainties[1].cpu(), exact.energies_uncertainty.cpu(), rtol=1e-4, atol=0)
 
 
 GATED = {"head": "gated", "num_head_layers": 1, "readout_activation": False, "num_layers": 1}
@@ -93,7 +97,7 @@ CASES = [
 @pytest.mark.nightly_for("{'messages': 'target'}-3-2", "{'num_layers': 3}-3-1", "{'num_channels': 32}-3-2")
 @pytest.mark.parametrize(("settings", "rows", "reach"), CASES, ids=str)
 def test_forces_are_those_of_the_exact_model(settings, rows, reach):
-    potential = potential_of(**settings)
+    potential = uncertain(potential_of(**settings))
     batch = ordered(batch_of(cloud(33, [True, False, True])), 2.0, rows, reach)
     fast = FastTensorNet(potential.to(DEVICE), bound=1e-6)
     found = in_slabs(fast, batch, rows, reach)
