@@ -1,7 +1,8 @@
 """Compiles kernels for a GPU that need not be there, and prints for each: case, name, bytes of shared memory,
 registers of a program, and bytes that a thread spills.
 
-    python compile_kernels.py CAPABILITY CASE/OF ...  # cases of test_kernels_compile.EXPECTED
+    python compile_kernels.py CAPABILITY CASE/OF ...          # cases of test_kernels_compile.EXPECTED
+    python compile_kernels.py CAPABILITY --first CASE/OF ...  # of each only the first kernel that no other has
 
 Triton's launches are replaced: they compile for the capability (80, 90, ...) and run nothing.
 """
@@ -38,7 +39,7 @@ from torchmdx.engines.plan.kernels import SLABS
 from torchmdx.engines.plan.launch_sizes import Tiles
 from torchmdx.neighbors.brute_force import brute_force
 
-capability, cases = int(sys.argv[1]), sys.argv[2:]
+capability, first, cases = int(sys.argv[1]), sys.argv[2] == "--first", sys.argv[2:]
 
 
 class Device:
@@ -54,10 +55,12 @@ class Device:
 
 driver.set_active(Device())
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-compiled, seen, run = {}, set(), JITFunction.run
+compiled, seen, before, run = {}, set(), set(), JITFunction.run
 
 
 def compile_only(self, *args, grid, warmup, **options):
+    if first and (compiled or self.fn.__name__ in before):
+        return
     kernel = run(self, *args, grid=grid, warmup=True, **options)
     if kernel.hash not in seen:
         seen.add(kernel.hash)
@@ -207,7 +210,7 @@ def chain(network, atoms):
 
 
 BOX = [[9, 0, 0], [0, 9, 0], [0, 0, 9]]
-for case in cases:
+for case in cases[first:]:
     what, of = case.split("/")
     compiled.clear(), seen.clear()
     if what in compile_cases.CASES:
@@ -216,5 +219,6 @@ for case in cases:
         dict(step=step, priors=priors, search=search, training=training)[what](of)
     else:
         chain(what, of)
+    before |= compiled.keys()
     for name, shared in sorted(compiled.items()):
         print(case, name, *map(max, zip(*shared, strict=True)))
