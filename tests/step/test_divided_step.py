@@ -185,7 +185,7 @@ def test_results_repeat_and_are_the_callers_own():
     assert plain.energies is None
 
 
-@pytest.mark.parametrize("name", ["assign", "__call__"])
+@pytest.mark.parametrize("name", ["assign", "on_device"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_after_an_interruption_results_are_right(name, error, monkeypatch):
     atoms, model = triclinic(), potential()
@@ -364,6 +364,11 @@ def test_several_domains_on_gpus(pbc, second):
         assert abs(found.energy[0] - wanted.energy[0]) < 1e-6 * abs(wanted.energy[0])
     assert [part.mode for part in step.report().steps] == ["graph", "graph"]
     assert step.num_assignments > 2
+    before = step.num_assignments
+    atoms.positions[1, 0] += 1.6  # farther than the skin; one atom of two is looked at before an evaluation
+    found, wanted = step(atoms.positions), whole(atoms.positions)
+    assert np.linalg.norm(found.forces - wanted.forces) < 3e-6 * np.linalg.norm(wanted.forces)
+    assert step.num_assignments == before + 1
     on_device = step(torch.from_numpy(atoms.positions).cuda())
     assert on_device.forces.device.type == "cuda"
     np.testing.assert_array_equal(on_device.forces.cpu().numpy(), step(atoms.positions).forces)

@@ -6,8 +6,9 @@ import torch
 
 from torchmdx import Batch, System
 from torchmdx.lammps.example import water
+from torchmdx.step import divided_structure
+from torchmdx.step.divided_domain import DomainPart
 from torchmdx.step.divided_structure import DividedStructure
-from torchmdx.step.domain_step import DomainResult
 
 
 def structure(potential, pbc=True, grid=(2, 1, 1)) -> DividedStructure:
@@ -38,25 +39,40 @@ def test_directions_that_are_not_cut_stay_periodic(potential):
 
 def test_shares_are_kept_while_they_hold(potential):
     taken = structure(potential)
-    assert taken.prepare()
-    first = taken.division
+    assert not taken.holds()
+    taken.divide()
+    assert taken.holds()
     taken.positions += 0.1
-    assert not taken.prepare()
-    assert taken.division is first
+    assert taken.holds()
+    taken.positions[-1] += 1.0
+    assert not taken.holds()
+    assert [work().held for work in taken.works()].count(False) == 1
+    taken.divide()
+    assert taken.holds()
+    assert all(work().held for work in taken.works())
+
+
+def test_a_sample_notices_another_structure(potential, monkeypatch):
+    monkeypatch.setattr(divided_structure, "SAMPLE", 9)
+    taken = structure(potential)
+    taken.divide()
+    taken.positions[1] += 1.0
+    assert taken.holds(sample=True)
+    assert not taken.holds()
     taken.positions += 1.0
-    assert taken.prepare()
-    assert taken.division is not first
+    assert not taken.holds(sample=True)
 
 
 def test_sums(potential):
     """Forces on copies are added to those of the atoms that they are copies of."""
     taken = structure(potential)
-    taken.prepare()
+    taken.divide()
     parts, wanted = [], np.zeros((81, 3))
     for share in taken.division.shares:
         forces = np.random.default_rng(len(parts)).normal(size=(len(share.atoms), 3))
         np.add.at(wanted, share.atoms, forces)
-        parts.append(DomainResult(1.5, share.atoms[: share.num_owned] * 2.0, forces, np.eye(3)))
+        energies = torch.from_numpy(share.atoms[: share.num_owned] * 2.0)
+        parts.append(DomainPart(1.5, energies, torch.from_numpy(forces), np.eye(3)))
     result = taken.summed(parts, stress=True, energies=True)
     assert result.energy.tolist() == [3.0]
     np.testing.assert_allclose(result.forces, wanted, rtol=0, atol=1e-13)
@@ -70,8 +86,9 @@ def test_sums(potential):
 def test_stress_needs_a_volume(potential):
     taken = structure(potential, (True, True, False), (1, 2, 1))
     taken.take_in(taken.positions.numpy(), taken.cell.numpy() * [[[1], [1], [0]]], 1)
-    taken.prepare()
+    taken.divide()
     parts = [
-        DomainResult(0.0, np.zeros(s.num_owned), np.zeros((len(s.atoms), 3)), np.eye(3)) for s in taken.division.shares
+        DomainPart(0.0, torch.zeros(s.num_owned), torch.zeros(len(s.atoms), 3).double(), np.eye(3))
+        for s in taken.division.shares
     ]
     assert np.isnan(taken.summed(parts, stress=True, energies=False).stress).all()

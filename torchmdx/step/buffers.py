@@ -174,8 +174,12 @@ class StepBuffers(BufferStorage):
         flags[FAR] = (np.abs(positions) > float(self.far)).any()
 
 
-def copy_checked(name: str, target: Tensor, value: Any) -> None:
-    """Copies numbers into `target`. Raises TypeError for values of another kind, ValueError for another shape."""
+def copy_checked(name: str, target: Tensor, value: Any, *, in_parallel: bool = False) -> None:
+    """Copies numbers into `target`. Raises TypeError for values of another kind, ValueError for another shape.
+
+    Args:
+        in_parallel: The threads of torch share a copy on the host, which pays for many atoms.
+    """
     if isinstance(value, Tensor):
         if value.dtype == torch.bool or value.dtype.is_complex:
             raise TypeError(f"{name} must be numbers, got a tensor of {value.dtype}")
@@ -193,7 +197,7 @@ def copy_checked(name: str, target: Tensor, value: Any) -> None:
         source = source[None]
     if source.data_ptr() == target.data_ptr() and source.dtype == target.dtype:
         return  # the caller has written into the buffer
-    if source.device.type == target.device.type == "cpu":
+    if source.device.type == target.device.type == "cpu" and not in_parallel:
         # Not torch's copy: from 11,000 atoms on it wakes the threads of all cores, which takes milliseconds.
         np.copyto(target.numpy(), source.to(target.dtype).numpy())
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,9 +18,10 @@ from torchmdx.runtime.fork_guard import check_fork
 from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.divided_domain import DomainPart
 from torchmdx.step.divided_structure import DividedStructure, require_finite_positions
 from torchmdx.step.division import Grid
-from torchmdx.step.domain_step import DomainResult, why_not
+from torchmdx.step.domain_step import why_not
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.state import checked_precision
@@ -63,7 +63,7 @@ class DividedStep:
             small structure, fewer devices are used.
         grid: Parts along each cell vector instead of those with the fewest copies.
         mode, stress, energies, precision, audit_every: As for CapturedStep. Positions that are given as a CUDA tensor
-            go through the host.
+            go through the host, as results do.
 
     Raises:
         ValueError: For several structures, for an ensemble, whose spread is not a sum over bricks, and for potentials
@@ -99,7 +99,7 @@ class DividedStep:
         self.precision, self.audit_every = checked_precision(potential, precision), audit_every
         self.num_evaluations = self.num_assignments = 0
         self._threads: ThreadPoolExecutor | None = None
-        self._running: list[Future[DomainResult]] = []
+        self._running: list[Future[DomainPart]] = []
         self.assign(structure)
 
     def assign(self, structure: System | Batch) -> None:
@@ -118,7 +118,7 @@ class DividedStep:
         require_finite_positions(self.num_evaluations, batch.positions.numpy())
         options = dict(mode=self.mode, precision=self.precision, audit_every=self.audit_every)
         taken = DividedStructure(batch, self.potential, self.devices, self.asked_grid, self.skin, options)
-        taken.prepare()
+        taken.divide()
         self.num_assignments += 1
         self._taken = taken
 
@@ -143,22 +143,36 @@ class DividedStep:
         taken = self._taken
         taken.take_in(positions, cell, self.num_evaluations + 1)
         self.num_evaluations += 1
-        self.num_assignments += taken.prepare()
-        found = self._run(taken)
-        result = taken.summed(found, stress=self.stress, energies=self.energies)
+        result = taken.summed(self._evaluated(taken), stress=self.stress, energies=self.energies)
         return _on_device(result, positions)
 
-    def _run(self, taken: DividedStructure) -> list[DomainResult]:
-        """The results of all domains: those on GPUs in threads of their own, so that all work at the same time."""
-        assert taken.division is not None
-        works = [
-            functools.partial(domain.evaluate, taken.batch, share, taken.positions.numpy(), taken.frame)
-            for domain, share in zip(taken.domains, taken.division.shares, strict=True)
-        ]
-        away = [len(works) > 1 and domain.device.type == "cuda" for domain in taken.domains]
+    def _evaluated(self, taken: DividedStructure) -> list[DomainPart]:
+        """The results of all domains, after another division if atoms have moved too far.
+
+        GPUs check that while they evaluate, and evaluate again if it was so.
+        """
+        if taken.holds(sample=taken.checks_beside):
+            try:
+                found = self._run(taken)
+            except (ArithmeticError, ValueError, RuntimeError):
+                if taken.holds():
+                    raise
+            else:
+                if all(part.held for part in found):
+                    return found
+        taken.divide()
+        self.num_assignments += 1
+        return self._run(taken)
+
+    def _run(self, taken: DividedStructure) -> list[DomainPart]:
+        """The results of all domains: those on GPUs in threads, but for one, so that all work at the same time."""
+        works = taken.works()
+        away = [domain.device.type == "cuda" for domain in taken.domains]
+        if all(away):
+            away[-1] = False
         if any(away) and self._threads is None:
             self._threads = ThreadPoolExecutor(len(self.devices), thread_name_prefix="torchmdx-domain")
-        futures: dict[int, Future[DomainResult]] = {}
+        futures: dict[int, Future[DomainPart]] = {}
         try:
             for number, work in enumerate(works):
                 if away[number]:

@@ -4,61 +4,27 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from torchmdx.evaluation.derivatives import AtomsTogether
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
-from torchmdx.step.division import Division, Grid, Share, choose_grid, divide
-from torchmdx.step.domain_step import DomainResult, DomainStep, reach
+from torchmdx.step.divided_domain import DeviceDomain, DomainPart, DomainSums
+from torchmdx.step.division import Division, Grid, choose_grid, divide
+from torchmdx.step.domain_step import DomainStep, reach
 from torchmdx.step.results import NonFiniteError, StepResult
 from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch
 
 # Up to this number of atoms, waking the threads of all cores takes longer than they save.
 ONE_THREAD_UP_TO = 300_000
-
-
-class DeviceDomain:
-    """A device's part: its step, and the share that this has been given."""
-
-    def __init__(self, step: DomainStep, device: torch.device) -> None:
-        self.step, self.device = step, device
-        self.share: Share | None = None
-        self._cell, self._moves = np.zeros((3, 3)), np.zeros((0, 3))  # moves of the copies that are shifted, in a cell
-
-    def evaluate(
-        self, batch: Batch, share: Share, positions: NDArray[np.float64], cell: NDArray[np.float64]
-    ) -> DomainResult:
-        """Results for a share of the atoms at positions [N,3], given to the step if it has another."""
-        moved, shifts = share.moved
-        if self.share is not share or not np.array_equal(cell, self._cell):
-            self._cell, self._moves = cell.copy(), shifts @ cell
-        if self.share is not share:
-            self.share = None
-            places = positions[share.atoms]
-            places[moved] += self._moves
-            given = batch.partial_charges
-            self.step.assign(
-                places, batch.atomic_numbers.numpy()[share.atoms], share.num_owned, cell,
-                num_total=batch.num_atoms, hops=share.hops,
-                partial_charges=None if given is None else given[torch.from_numpy(share.atoms)],
-            )  # fmt: skip
-            self.share = share
-        if share.num_owned:
-            inputs = self.step.inputs
-            np.take(positions, share.atoms, axis=0, out=inputs, mode="clip")
-            inputs[moved] += self._moves
-        try:
-            return self.step(None, cell)
-        except AtomsTogether as error:  # by the numbers of the whole structure
-            raise AtomsTogether(*sorted(int(share.atoms[atom]) for atom in error.args)) from None
+SAMPLE = 1000  # atoms that are looked at before an evaluation: other structures than the last one are noticed by them
 
 
 class DividedStructure:
@@ -86,6 +52,8 @@ class DividedStructure:
         lattice.require_lattice(batch.cell, batch.pbc)
         self.batch, self.skin = batch, skin
         self.positions, self.cell = batch.positions.double().clone(), batch.cell.double().clone()
+        if any(device.type == "cuda" for device in devices):
+            self.positions = self.positions.pin_memory()
         self.pbc = batch.pbc[0].numpy()
         self.frame = lattice.complete(self.cell, batch.pbc)[0].numpy()
         self.reach, self.cutoff = reach(potential), float(potential.cutoff)
@@ -98,6 +66,8 @@ class DividedStructure:
             step = DomainStep(own, folded.tolist(), charge=float(batch.charge[0]), **options)
             self.domains.append(DeviceDomain(step, device))
         self.division: Division | None = None
+        self.sums: DomainSums | None = None
+        self._pinned: dict[str, Tensor] = {}  # on the host, for results
 
     def take_in(self, positions: Any, cell: Any, evaluation: int) -> None:
         """Copies positions and cell in, for the evaluation with this number.
@@ -114,31 +84,47 @@ class DividedStructure:
             if not torch.equal(given, self.cell):
                 lattice.require_lattice(given, self.batch.pbc)
                 frame = lattice.complete(given, self.batch.pbc)[0].numpy()
-        copy_checked("positions", self.positions, positions)
+        with limited_to(self._threads):
+            copy_checked("positions", self.positions, positions, in_parallel=self._threads is None)
         require_finite_positions(evaluation, self.positions.numpy())
         self.cell, self.frame = given, frame
 
-    def prepare(self) -> bool:
-        """Divides the structure anew if its atoms have moved too far; returns whether they have."""
-        places = self.positions.numpy()
-        if self.division is not None:
-            with limited_to(self._threads):
-                holds = self.division.holds(places, self.frame)
-            if holds:
-                return False
+    def divide(self) -> None:
+        """Divides the structure anew."""
         settings = dict(reach=self.reach, skin=self.skin, cutoff=self.cutoff)
+        places = self.positions.numpy()
         self.division = divide(places, self.frame, self.pbc, self.grid, **settings)
-        return True
+        self.sums = DomainSums(self.division, self.domains[0].device)
 
-    def summed(self, found: list[DomainResult], *, stress: bool, energies: bool) -> StepResult:
-        assert self.division is not None
-        energy, virial = sum(part.energy for part in found), sum((part.virial for part in found), np.zeros((3, 3)))
-        of_atoms = np.zeros(self.batch.num_atoms) if energies else None
-        if of_atoms is not None:
-            for share, part in zip(self.division.shares, found, strict=True):
-                of_atoms[share.atoms[: share.num_owned]] = part.energies
+    def holds(self, *, sample: bool = False) -> bool:
+        """Whether no atom has moved too far since the last division. sample: looks at some of the atoms only."""
+        if self.division is None:
+            return False
+        every = max(1, self.batch.num_atoms // SAMPLE) if sample else 1
         with limited_to(self._threads):
-            forces = self.division.summed([part.forces for part in found])
+            return self.division.holds(self.positions.numpy(), self.frame, every)
+
+    @property
+    def checks_beside(self) -> bool:
+        """Whether domains check the division while they evaluate: on a GPU that takes no time."""
+        return all(domain.device.type == "cuda" for domain in self.domains)
+
+    def works(self) -> list[Callable[[], DomainPart]]:
+        """Puts the atoms of all domains in place; for each the function that evaluates it."""
+        division = self.division
+        assert division is not None
+        return [
+            domain.begin(self.batch, division, share, self.positions, self.frame)
+            for domain, share in zip(self.domains, division.shares, strict=True)
+        ]
+
+    def summed(self, found: list[DomainPart], *, stress: bool, energies: bool) -> StepResult:
+        """The results of the whole structure, in arrays of their own."""
+        assert self.sums is not None
+        energy, virial = sum(part.energy for part in found), sum((part.virial for part in found), np.zeros((3, 3)))
+        with limited_to(self._threads):
+            forces = self._on_host("forces", self.sums.forces([part.forces for part in found]))
+            of_atoms = self._on_host("energies", self.sums.energies([p.energies for p in found])) if energies else None
         size = float(lattice.volume(self.cell)[0])
         return StepResult(
             energy=np.array([energy]),
@@ -146,6 +132,15 @@ class DividedStructure:
             energies=of_atoms,
             stress=(virial / size if size > 0 else np.full((3, 3), np.nan))[None] if stress else None,
         )
+
+    def _on_host(self, name: str, values: Tensor) -> NDArray[np.float64]:
+        """A copy of values on a device, through pinned memory that is kept; values on the host themselves."""
+        if values.device.type == "cpu":
+            return values.numpy()
+        if name not in self._pinned:
+            self._pinned[name] = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+        self._pinned[name].copy_(values)
+        return self._pinned[name].clone().numpy()
 
     @property
     def _threads(self) -> int | None:

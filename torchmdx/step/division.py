@@ -49,7 +49,7 @@ class Division:
     """The shares of all domains, and positions [N,3] Å and cell [3,3] Å at which they were made.
 
     Attributes:
-        reach, skin: Å; ghosts reach `reach + skin` from the bricks. Torch's operations share the work among threads.
+        reach, skin: Å; ghosts reach `reach + skin` from the bricks.
     """
 
     shares: list[Share]
@@ -58,31 +58,28 @@ class Division:
     reach: float
     skin: float
 
-    def holds(self, positions: Floats, cell: Floats) -> bool:
-        """Whether the shares still have all atoms within `reach`: atoms have moved by less than half of the skin.
+    def allowed(self, cell: Floats) -> tuple[Floats | None, float]:
+        """(deformation [3,3], None for the same cell; how far atoms may have moved, Å) of a cell [3,3].
 
-        A change of the cell moves all atoms with it; of the skin, that takes the largest shrinkage of `reach + skin`.
+        While no atom has moved by more, apart from the deformation, the shares have all atoms within `reach`. Of the
+        skin, a change of the cell takes the largest shrinkage of `reach + skin`; the rest is that of two atoms.
         """
-        before, shrinkage = torch.from_numpy(self.positions), 0.0
-        if not np.array_equal(cell, self.cell):
-            deform = np.linalg.solve(self.cell, cell)
-            before = before @ torch.from_numpy(deform)
-            shrinkage = max(0.0, 1 - float(np.linalg.svd(deform, compute_uv=False)[-1]))
-        if not len(before):
-            return shrinkage * (self.reach + self.skin) <= self.skin
-        x, y, z = (torch.from_numpy(positions) - before).square_().unbind(1)
-        farthest = math.sqrt(float((x + y).add_(z).max()))
-        return shrinkage * (self.reach + self.skin) + 2 * farthest <= self.skin
+        if np.array_equal(cell, self.cell):
+            return None, self.skin / 2
+        deform = np.asarray(np.linalg.solve(self.cell, cell), dtype=np.float64)
+        shrinkage = max(0.0, 1 - float(np.linalg.svd(deform, compute_uv=False)[-1]))
+        return deform, (self.skin - shrinkage * (self.reach + self.skin)) / 2
 
-    def summed(self, parts: Sequence[Floats]) -> Floats:
-        """Vectors [N,3] of atoms: the sums of those of their copies, [M,3] for each share, in a fixed order."""
-        whole = torch.empty(self.positions.shape, dtype=torch.float64, device="cpu")
-        given = [torch.from_numpy(part) for part in parts]
-        for share, part in zip(self.shares, given, strict=True):  # each atom has one owner
-            whole.index_copy_(0, torch.from_numpy(share.atoms[: share.num_owned]), part[: share.num_owned])
-        for share, part in zip(self.shares, given, strict=True):
-            whole.index_add_(0, torch.from_numpy(share.atoms[share.num_owned :]), part[share.num_owned :])
-        return whole.numpy()
+    def holds(self, positions: Floats, cell: Floats, every: int = 1) -> bool:
+        """Whether no atom has moved by more than is allowed. every: one of so many atoms is looked at."""
+        deform, allowed = self.allowed(cell)
+        before = torch.from_numpy(self.positions[::every])
+        if deform is not None:
+            before = before @ torch.from_numpy(deform)
+        if not len(before):
+            return allowed >= 0
+        x, y, z = (torch.from_numpy(positions[::every]) - before).square_().unbind(1)
+        return math.sqrt(float((x + y).add_(z).max())) <= allowed
 
 
 def divide(

@@ -156,6 +156,20 @@ class DomainStep:
         energy = float(result.energy[0]) + self._share * self.num_owned
         return DomainResult(energy, energies, result.forces[: self.num_atoms], result.stress[0] * size)
 
+    def on_device(self, cell: Any = None) -> tuple[float, Tensor, Tensor, NDArray[np.float64]]:
+        """As a call at the positions in `device_inputs`: energy, energies and forces on the device, and the virial.
+
+        The tensors are views of the step's buffers, valid until its next call.
+        """
+        step = self._assigned()
+        result = step(step.buffers.inputs["positions"], cell, copy=False)
+        self.num_evaluations += 1
+        energies = torch.as_tensor(result.energies)[: self.num_owned] + self._share
+        energy = float(step.buffers.host_arrays["energy"][0]) + self._share * self.num_owned
+        box = step.buffers.inputs["cell"][0].cpu() if cell is None else torch.as_tensor(cell, dtype=torch.float64)
+        virial = torch.as_tensor(result.stress[0]).cpu().numpy() * float(volume(box))
+        return energy, energies, torch.as_tensor(result.forces)[: self.num_atoms], virial
+
     def atom_virials(self, *, flux: bool = False) -> NDArray[np.float64]:
         """Virials [N,3,3] eV of all atoms, ghosts included, at the positions and cell of the last evaluation.
 
@@ -185,6 +199,11 @@ class DomainStep:
     def inputs(self) -> NDArray[np.float64]:
         """The step's own memory for positions [N,3]; they may be written here instead of given to a call."""
         return self._assigned().buffers.host_inputs["positions"].numpy()[: self.num_atoms]
+
+    @property
+    def device_inputs(self) -> Tensor:
+        """The step's own memory for positions [N,3] on its device."""
+        return self._assigned().buffers.inputs["positions"][: self.num_atoms]
 
     def _assigned(self) -> CapturedStep:
         if self.step is None:

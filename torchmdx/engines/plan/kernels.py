@@ -89,6 +89,8 @@ def _plain(config: TensorNetConfig, work: Workload, machine: Machine, tiles: Til
     chain, stage = _chain(config, work, tiles, KEEPS_NONE if work.last_inputs else None, machine=machine)
     if chain == LEAN and not tiles.lean:
         tiles = replace(tiles, lean=True, piece=0 if work.domain else PIECE_OF_ATOMS)
+    if chain == BLOCKS and tiles.lean:
+        tiles = replace(tiles, lean=False, piece=0)
     single, single_stage = few_atoms.one_launch(config, work, machine, priors)
     tiled, tiles_stage = _atom_tiles(config, work, machine, chain)
     summed, sums_stage = _sums(work, tiles, chain)
@@ -188,6 +190,9 @@ def _by_memory(config: TensorNetConfig, work: Workload, tiles: Tiles, machine: M
     if work.memory and work.atoms * kept > work.memory:
         why = f"all tensors of {work.atoms:,} atoms, {kept / 1e3:.0f} kB each, would take more than {limit}"
         return LEAN, Stage("launches", lean, why, blocks)
+    if tiles.lean and tiled and work.domain and work.atoms * kept <= memory.DOMAIN_SHARE * (machine.memory or inf):
+        why = f"all tensors of {work.atoms:,} atoms fit, which tiles of atoms need: {kept / 1e3:.0f} kB each"
+        return BLOCKS, Stage("launches", blocks, why, lean)
     if tiles.lean:
         many = f"all tensors of {work.atoms:,} atoms would take more than an eighth of the memory"
         return LEAN, Stage("launches", lean, many, blocks)
