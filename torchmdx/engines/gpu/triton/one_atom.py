@@ -189,7 +189,6 @@ def _edges_gradient(
 _multiply9_apart = triton.jit(_multiply9.fn, noinline=True)
 _multiply1_apart = triton.jit(_multiply1.fn, noinline=True)
 _multiply3_apart = triton.jit(_multiply3.fn, noinline=True)
-_surroundings_apart = triton.jit(_surroundings.fn, noinline=True)
 _messages_apart = triton.jit(_messages.fn, noinline=True)
 _messages_gradient_apart = triton.jit(_messages_gradient.fn, noinline=True)
 _edges_gradient_apart = triton.jit(_edges_gradient.fn, noinline=True)
@@ -256,9 +255,7 @@ def embed(
     a, x, hidden = A + row, X + row, HIDDEN + i * HIDDEN_WIDTH
     _place_row(POSITIONS, CELL, SYSTEM, ROW_PTR, SOURCE, SHIFTS, CONSTANTS, KNOT, PLACE, STRETCH, last_interval, i)
     tl.debug_barrier()
-    (_surroundings_apart if APART else _surroundings)(
-        NUMBERS, TARGETS, SOURCES, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH
-    )
+    _surroundings(NUMBERS, TARGETS, SOURCES, TABLE, ROW_PTR, SOURCE, KNOT, PLACE, parts, CHANNELS, DEGREE, DEPTH)
     tl.debug_barrier()
     one_atom_maps.surroundings_norm(
         parts, NUMBERS, TARGETS, SOURCES, OWN, GATE_SCALE, GATE_OFFSET, a, work, i, epsilon, WIDTH, CHANNELS, DEPTH

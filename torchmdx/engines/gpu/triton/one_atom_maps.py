@@ -32,19 +32,14 @@ from torchmdx.engines.gpu.triton.nine import (
     store9,
 )
 
-# Sums over groups are loops that LLVM unrolls, which it does up to this many groups. Unrolled by Triton they give the
-# same machine code, but one pass of Triton compares every load of a function with every other.
-TOGETHER = tl.constexpr(4)
-
 
 @triton.jit
 def sum9(PARTS, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
     """Nine vectors [C]: sums over the groups of PARTS [GROUPS,9,C]."""
     n = tl.arange(0, CHANNELS)
     x = load9(PARTS + n, n < CHANNELS, CHANNELS)
-    for first in tl.static_range(1, GROUPS, TOGETHER):
-        for g in range(first, min(first + TOGETHER, GROUPS)):
-            x = add9(x, load9(PARTS + g * (9 * CHANNELS) + n, n < CHANNELS, CHANNELS))
+    for g in tl.static_range(1, GROUPS):
+        x = add9(x, load9(PARTS + g * (9 * CHANNELS) + n, n < CHANNELS, CHANNELS))
     return x
 
 
@@ -53,9 +48,8 @@ def sum1(PARTS, WIDTH: tl.constexpr, GROUPS: tl.constexpr, STRIDE: tl.constexpr)
     """One vector [WIDTH]: the sum over groups, STRIDE apart."""
     n = tl.arange(0, WIDTH)
     x = tl.load(PARTS + n)
-    for first in tl.static_range(1, GROUPS, TOGETHER):
-        for g in range(first, min(first + TOGETHER, GROUPS)):
-            x += tl.load(PARTS + g * STRIDE + n)
+    for g in tl.static_range(1, GROUPS):
+        x += tl.load(PARTS + g * STRIDE + n)
     return x
 
 
