@@ -130,3 +130,14 @@ def with_custom_nonbonded(groups: list[tuple[set[int], set[int]]]) -> tuple[open
     system.addForce(standard)
     system.addForce(custom)
     return system, topology, positions
+
+
+def without_bonds(topology: app.Topology) -> app.Topology:
+    bare = app.Topology()
+    for chain in topology.chains():
+        own = bare.addChain()
+        for residue in chain.residues():
+            copied = bare.addResidue(residue.name, own)
+            for atom in residue.atoms():
+                bare.addAtom(atom.name, atom.element, copied)
+    return bare

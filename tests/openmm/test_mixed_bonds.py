@@ -3,7 +3,7 @@
 import numpy as np
 import openmm
 import pytest
-from mixed_systems import LAMBDA, force_of, mix, nonbonded_of
+from mixed_systems import LAMBDA, force_of, mix, nonbonded_of, without_bonds
 from mm_systems import SOLUTE, assert_same, cluster, energy_and_forces, mm_system, selected
 from openmm import app
 from other_force_fields import built
@@ -13,17 +13,6 @@ from torchmdx.openmm.find import find
 from torchmdx.openmm.mixed_bonds import are_near, bonds_inside, covalent_bonds, is_bonded, partners_of
 
 SIDE_CHAIN = tuple(range(10, 14))
-
-
-def without_bonds(topology: app.Topology) -> app.Topology:
-    bare = app.Topology()
-    for chain in topology.chains():
-        own = bare.addChain()
-        for residue in chain.residues():
-            copied = bare.addResidue(residue.name, own)
-            for atom in residue.atoms():
-                bare.addAtom(atom.name, atom.element, copied)
-    return bare
 
 
 def with_urey_bradley(topology: app.Topology, **options: object) -> openmm.System:

@@ -4,7 +4,7 @@ import logging
 
 import openmm
 import pytest
-from mixed_systems import made_up, mix, nonbonded_of
+from mixed_systems import made_up, mix, nonbonded_of, without_bonds
 from mm_systems import SOLUTE, cluster, energy_and_forces, mm_system, selected
 from openmm import app
 
@@ -110,13 +110,7 @@ def test_forces_of_unknown_action_may_be_kept(potential):
 @pytest.mark.nightly
 def test_a_topology_without_bonds_does_not_keep_the_force_field(potential):
     topology, positions = cluster(1)
-    bare = app.Topology()
-    for chain in topology.chains():
-        own = bare.addChain()
-        for residue in chain.residues():
-            copied = bare.addResidue(residue.name, own)
-            for atom in residue.atoms():
-                bare.addAtom(atom.name, atom.element, copied)
+    bare = without_bonds(topology)
     for constraints in (None, app.HBonds, app.AllBonds):
         system = mm_system(topology, constraints=constraints)
         expected, got = (energy_and_forces(mix(system, t, SOLUTE, potential), positions) for t in (topology, bare))

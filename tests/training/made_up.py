@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import yaml
 
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
@@ -85,3 +86,10 @@ def values(path, **sections):
     for name, section in sections.items():
         base[name] = base.get(name, {}) | section
     return base
+
+
+def config_file(folder, store, /, **sections):
+    """A new file c.yaml with these values."""
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(values(store, **sections)))
+    return path

@@ -3,7 +3,6 @@
 import made_up
 import pytest
 import torch
-import yaml
 from torch import nn
 
 import torchmdx
@@ -47,7 +46,7 @@ def test_adapters_change_nothing_at_first_and_are_merged_into_weights():
 def test_a_training_of_adapters_writes_plain_potentials_and_is_resumed(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 40)
     model = {"num_channels": 16, "num_layers": 1, "num_radial": 8, "cutoff": 4.0, "max_z": 8}
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, model=model, training={"epochs": 1})))
+    made_up.config_file(tmp_path, store.path, model=model, training={"epochs": 1})
 
     def run(name, *words):
         return main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / name), *words])

@@ -3,7 +3,6 @@
 import made_up
 import numpy as np
 import pytest
-import yaml
 from test_stress_weight import periodic
 
 from torchmdx.commands.cli import main
@@ -26,7 +25,7 @@ def bad(tmp_path):
 
 
 def run(tmp_path, store, *changes):
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 1})))
+    made_up.config_file(tmp_path, store.path, training={"epochs": 1})
     return main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes])
 
 

@@ -6,7 +6,6 @@ import made_up
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import torchmdx
 from torchmdx.commands import md
@@ -25,7 +24,7 @@ def made(tmp_path_factory):
     store = made_up.store(folder / "s", 50)
     training = {"epochs": 2, "ensemble": 2, "resample": True}
     data = {"path": str(store.path), "validation": 10, "test": 12}
-    (folder / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training=training, data=data)))
+    made_up.config_file(folder, store.path, training=training, data=data)
     assert main(["train", str(folder / "c.yaml"), "--output.directory", str(folder / "run")]) == 0
     return store, folder / "run"
 

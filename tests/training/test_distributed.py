@@ -12,7 +12,6 @@ import made_up
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import torchmdx
 from torchmdx.commands.cli import main
@@ -25,9 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def config(tmp_path):
     made_up.store(tmp_path / "st", 60)
-    path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(made_up.values(tmp_path / "st")))
-    return path
+    return made_up.config_file(tmp_path, tmp_path / "st")
 
 
 def command(config, directory, *changes, launcher=("-m", "torchmdx.commands.cli"), **options):

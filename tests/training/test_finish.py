@@ -18,7 +18,7 @@ from torchmdx.report.rigidity import add_uncertainty
 
 def test_a_fine_tuning_is_judged_by_its_test_set(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 40)
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 1})))
+    made_up.config_file(tmp_path, store.path, training={"epochs": 1})
     words = ["train", str(tmp_path / "c.yaml")]
     assert main([*words, "--output.directory", str(tmp_path / "first")]) == 0
     first = tmp_path / "first" / "best.safetensors"
@@ -38,7 +38,7 @@ def test_a_fine_tuning_is_judged_by_its_test_set(tmp_path, capsys):
 
 
 def trained(tmp_path, store, **sections):
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 1}, **sections)))
+    made_up.config_file(tmp_path, store.path, training={"epochs": 1}, **sections)
     assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]) == 0
     return tmp_path / "run" / "best.safetensors"
 

@@ -15,7 +15,7 @@ from torchmdx.training.learning_curve import lines, sizes_of
 
 def test_more_frames_in_nested_parts(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 60)
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 2})))
+    made_up.config_file(tmp_path, store.path, training={"epochs": 2})
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), "--learning-curve", "9,18"]
     assert main(words) == 0
     said = capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_what_a_curve_cannot_have_is_refused_before_it_trains(tmp_path, monkeypa
     assert "data.heads and data.split must not be given" in capsys.readouterr().err
     assert main([*words, "--set", "optimizer.learning_rate=1e-4"]) == 2
     assert "--set changes a single run that is resumed, got 'optimizer" in capsys.readouterr().err
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "none")))
+    made_up.config_file(tmp_path, tmp_path / "none")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(words) == 2
     assert "pictures need matplotlib" in capsys.readouterr().err

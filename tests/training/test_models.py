@@ -4,7 +4,6 @@ import made_up
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import torchmdx
 from torchmdx.commands.cli import main
@@ -22,7 +21,7 @@ MODELS = {
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_training_reduces_errors_and_the_checkpoint_predicts_the_same(tmp_path, changes):
     made_up.store(tmp_path / "data", number=60, sizes=(3, 5))
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "data")))
+    made_up.config_file(tmp_path, tmp_path / "data")
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes]
     words += ["--training.epochs", "6", "--output.report", "false", "--schedule.warmup_steps", "2"]
     assert main([*words, "--optimizer.learning_rate", "0.005"]) == 0
@@ -49,6 +48,6 @@ def test_training_reduces_errors_and_the_checkpoint_predicts_the_same(tmp_path, 
 )
 def test_unknown_models_and_priors_are_rejected(tmp_path, capsys, changes, said):
     made_up.store(tmp_path / "data")
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(tmp_path / "data")))
+    made_up.config_file(tmp_path, tmp_path / "data")
     assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *changes]) == 2
     assert said in capsys.readouterr().err

@@ -157,7 +157,7 @@ def test_isolated_atoms_are_the_references_and_are_not_trained_on(tmp_path, caps
 
 def test_isolated_atoms_get_a_constant_that_is_fitted(tmp_path, capsys):
     file = write(tmp_path / "a.xyz", 30, lone=LONE)
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(file, data={"path": file}, training={"epochs": 1})))
+    made_up.config_file(tmp_path, file, data={"path": file}, training={"epochs": 1})
     assert main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     used = torchmdx.load(tmp_path / "run" / "best.safetensors").reference_energies.tolist()

@@ -19,8 +19,7 @@ def data(tmp_path_factory):
 
 def trainer(folder, data):
     """train(name, *changes): the directory of a run of two epochs in a folder."""
-    path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(made_up.values(data.path, training={"epochs": 2})))
+    path = made_up.config_file(folder, data.path, training={"epochs": 2})
 
     def run(name, *changes):
         assert main(["train", str(path), "--output.directory", str(folder / name), *changes]) == 0

@@ -2,7 +2,6 @@
 
 import made_up
 import pytest
-import yaml
 
 from torchmdx.commands.cli import main
 from torchmdx.training.restore import digest, is_finished
@@ -11,7 +10,7 @@ from torchmdx.training.state import read_state
 
 def test_runs_that_have_finished_and_others(tmp_path):
     store = made_up.store(tmp_path / "s", 40)
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 1})))
+    made_up.config_file(tmp_path, store.path, training={"epochs": 1})
     assert is_finished(tmp_path / "run") is None
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]
     assert main(words) == 0
@@ -31,7 +30,7 @@ def test_the_digest_is_that_of_trained_and_validated_frames():
 @pytest.mark.parametrize("key", ["digest", "train"])
 def test_other_data_are_refused(tmp_path, key, capsys):
     store = made_up.store(tmp_path / "s", 40)
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(made_up.values(store.path, training={"epochs": 1})))
+    made_up.config_file(tmp_path, store.path, training={"epochs": 1})
     words = ["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run")]
     assert main(words) == 0
     other = ["--data.path", str(made_up.store(tmp_path / "t", 40, seed=4).path)] if key == "digest" else []

@@ -2,7 +2,6 @@
 
 import made_up
 import pytest
-import yaml
 
 from torchmdx.commands.cli import main
 from torchmdx.report.history import read_table
@@ -14,9 +13,7 @@ from torchmdx.training.state import read_state
 def run(tmp_path):
     """A run of one epoch, and a function that resumes it."""
     store = made_up.store(tmp_path / "s", 40)
-    (tmp_path / "c.yaml").write_text(
-        yaml.safe_dump(made_up.values(store.path, schedule={"name": "constant", "warmup_steps": 0}))
-    )
+    made_up.config_file(tmp_path, store.path, schedule={"name": "constant", "warmup_steps": 0})
 
     def call(*words):
         return main(["train", str(tmp_path / "c.yaml"), "--output.directory", str(tmp_path / "run"), *words])

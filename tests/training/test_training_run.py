@@ -14,7 +14,6 @@ import made_up
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import torchmdx
 import torchmdx.training.run as training_run
@@ -37,9 +36,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def config(tmp_path, data):
-    path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(made_up.values(data)))
-    return path
+    return made_up.config_file(tmp_path, data)
 
 
 def run(config, directory, *changes):
@@ -115,7 +112,7 @@ SIX_EPOCHS = ["--training.epochs", "6", "--schedule.name", "plateau", "--schedul
 def whole(tmp_path_factory, data):
     """The directory of an uninterrupted run of SIX_EPOCHS."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "c.yaml").write_text(yaml.safe_dump(made_up.values(data)))
+    made_up.config_file(folder, data)
     assert run(folder / "c.yaml", folder / "run", *SIX_EPOCHS) == 0
     return folder / "run"
 

@@ -6,7 +6,6 @@ import made_up
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from torchmdx import Potential, TensorNetConfig, load
 from torchmdx.commands.cli import main
@@ -39,9 +38,7 @@ def the_current_gpu_stays():
 @pytest.fixture
 def config(tmp_path):
     made_up.store(tmp_path / "st", 60)
-    path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(made_up.values(tmp_path / "st")))
-    return path
+    return made_up.config_file(tmp_path, tmp_path / "st")
 
 
 def make_step(kind: str, device: str, record: bool) -> TrainStep:

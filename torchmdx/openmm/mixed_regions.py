@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MixedRegion:
-    """A region for `create_mixed_regions`: what `create_mixed_system` takes for a single one.
+    """A region for `create_mixed_regions`: arguments of `create_mixed_system`, by the same names.
 
     Attributes:
         interpolate: Name of a global parameter λ; regions with the same name share it. None: the region has none.
@@ -70,13 +70,9 @@ def create_mixed_regions(
     mixed = system
     for region in chosen:
         mixed = create_mixed_system(
-            mixed, topology, region.atoms, region.potential, charge=region.charge, interpolate=region.interpolate,
-            energy_offset=region.energy_offset, link_atoms=region.link_atoms, name=region.name,
-            long_range=region.long_range,
-            remove_constraints=remove_constraints, keep=keep, replace=replace, transport=transport, mode=mode,
-            precision=precision, device=device, skin=skin, audit_every=audit_every, force_group=force_group,
-            periodic=periodic, coulomb_cutoff=region.coulomb_cutoff, coulomb=region.coulomb,
-            coulomb_accuracy=region.coulomb_accuracy, head=region.head,
+            mixed, topology, **vars(region), remove_constraints=remove_constraints, keep=keep, replace=replace,
+            transport=transport, mode=mode, precision=precision, device=device, skin=skin, audit_every=audit_every,
+            force_group=force_group, periodic=periodic,
         )  # fmt: skip
     return mixed
 

@@ -66,14 +66,14 @@ def test_the_demo_writes_the_files_it_lists(command, tmp_path, capsys):
 
 
 def test_a_signal_leaves_the_plots_of_the_completed_part(command, tmp_path, monkeypatch, capsys):
-    record = demo.Trajectory.write
+    append = demo.Trajectory.append
 
-    def write_and_stop(self, positions, cell):
-        record(self, positions, cell)
+    def append_and_stop(self, frame):
+        append(self, frame)
         if self.num_frames == 4:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(demo.Trajectory, "write", write_and_stop)
+    monkeypatch.setattr(demo.Trajectory, "append", append_and_stop)
     assert cli.main([*command, "--seconds", "2"]) == 128 + signal.SIGTERM
     assert len(read_frames(tmp_path / "out" / "alanine_dipeptide.dcd", 22)) == 4
     assert (tmp_path / "out" / "ramachandran.png").is_file()

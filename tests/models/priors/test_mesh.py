@@ -1,13 +1,12 @@
 """Particle mesh Ewald against Ewald sums, published constants and its own derivatives."""
 
-import itertools
 import math
 
 import lattice_sums
 import numpy as np
 import pytest
 import torch
-from test_reciprocal import SLAB, ions, only, supercell
+from test_reciprocal import SLAB, assert_stress_is_the_derivative, ions, only, supercell
 
 from torchmdx import Batch, System, evaluate
 from torchmdx.models.priors import splitting as splittings
@@ -99,20 +98,7 @@ def test_a_supercell_has_twice_the_energy():
 
 
 def test_stress_is_the_derivative_of_the_energy():
-    system, potential, step = ions(), meshed(), 1e-4
-    given = system.partial_charges.numpy() + 0.2
-
-    def strained(i, j, size):
-        deformation = np.eye(3)
-        deformation[i, j] += size / 2
-        deformation[j, i] += size / 2
-        x, cell = system.positions.numpy() @ deformation, system.cell.numpy() @ deformation
-        return System.create(x, system.atomic_numbers.numpy(), cell, True, partial_charges=given)
-
-    stress, volume = evaluate(potential, strained(0, 0, 0.0), stress=True).stress[0], float(torch.det(system.cell))
-    for i, j in itertools.combinations_with_replacement(range(3), 2):
-        up, down = (float(evaluate(potential, strained(i, j, sign * step)).energy[0]) for sign in (1, -1))
-        assert float(stress[i, j]) == pytest.approx((up - down) / (2 * step * volume), abs=1e-8)
+    assert_stress_is_the_derivative(meshed(), ions(), 0.2)
 
 
 @pytest.mark.nightly

@@ -136,11 +136,9 @@ def test_a_supercell_has_twice_the_energy():
     np.testing.assert_allclose(two.stress, one.stress, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("charge", [0.0, 1.5])
-def test_stress_is_the_derivative_of_the_energy(charge):
-    system = ions()
-    given = system.partial_charges.numpy() + charge / system.num_atoms
-    potential, step = only(), 1e-4
+def assert_stress_is_the_derivative(potential, system, extra, step=1e-4):
+    """extra: charge added to that of every ion."""
+    given = system.partial_charges.numpy() + extra
 
     def strained(i, j, size):
         deformation = np.eye(3)
@@ -154,6 +152,12 @@ def test_stress_is_the_derivative_of_the_energy(charge):
     for i, j in itertools.combinations_with_replacement(range(3), 2):
         up, down = (float(evaluate(potential, strained(i, j, sign * step)).energy[0]) for sign in (1, -1))
         assert float(stress[i, j]) == pytest.approx((up - down) / (2 * step * volume), abs=1e-8)
+
+
+@pytest.mark.parametrize("charge", [0.0, 1.5])
+def test_stress_is_the_derivative_of_the_energy(charge):
+    system = ions()
+    assert_stress_is_the_derivative(only(), system, charge / system.num_atoms)
 
 
 def test_the_stress_of_a_slab_in_its_plane():

@@ -7,7 +7,7 @@ order, so that its stores are of whole lines.
 import triton
 import triton.language as tl
 
-from torchmdx.neighbors.kernels.look_back import offset_of_tile, pad, publish, report, take_ticket
+from torchmdx.neighbors.kernels.look_back import offset_of_tile, pad, report, take_ticket
 
 
 @triton.jit
@@ -238,13 +238,7 @@ def start_rows(
     entry = tile * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(COUNTS + entry, mask=entry < entries, other=0)
     own = tl.sum(count, 0).to(tl.int64)
-    if tile == 0:
-        publish(WORDS, tile, launch, 2, own)
-        before = tl.full((), 0, tl.int64)
-    else:
-        publish(WORDS, tile, launch, 1, own)
-        before = offset_of_tile(WORDS, tile, launch, WINDOW)
-        publish(WORDS, tile, launch, 2, before + own)
+    before = offset_of_tile(WORDS, tile, launch, own, WINDOW)
     start = tl.minimum(before + (tl.cumsum(count, 0) - count), capacity).to(tl.int32)
     tl.store(COUNTS + entry, start, mask=entry < entries)
     tl.store(ROW_PTR + entry // SPLIT, start, mask=(entry < entries) & (entry % SPLIT == 0))

@@ -19,7 +19,6 @@ from torchmdx.neighbors.kernels.look_back import (
     inverse,
     length,
     offset_of_tile,
-    publish,
     take_ticket,
     usable,
     whole_cell,
@@ -154,13 +153,7 @@ def start_bins(
     count = tl.load(COUNTS + bin, mask=bin < bins, other=0)
     tl.store(COUNTS + bin, tl.zeros((BLOCK,), tl.int32), mask=bin < bins)
     own = tl.sum(count, 0).to(tl.int64)
-    if tile == 0:
-        publish(WORDS, tile, launch, 2, own)
-        before = tl.full((), 0, tl.int64)
-    else:
-        publish(WORDS, tile, launch, 1, own)
-        before = offset_of_tile(WORDS, tile, launch, WINDOW)
-        publish(WORDS, tile, launch, 2, before + own)
+    before = offset_of_tile(WORDS, tile, launch, own, WINDOW)
     start = before.to(tl.int32) + tl.cumsum(count, 0) - count
     tl.store(STARTS + bin, start, mask=bin < bins)
     if tile == tiles - 1:

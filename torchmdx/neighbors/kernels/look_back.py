@@ -155,8 +155,20 @@ def publish(WORDS, tile, launch, kind, count):
 
 
 @triton.jit
-def offset_of_tile(WORDS, tile, launch, WINDOW: tl.constexpr):
-    """The sum of the counts of all tiles before this one (int64)."""
+def offset_of_tile(WORDS, tile, launch, own, WINDOW: tl.constexpr):
+    """Tells later tiles the count of this one, `own`; returns the sum of those of all tiles before it (int64)."""
+    if tile == 0:
+        publish(WORDS, tile, launch, 2, own)
+        before = tl.full((), 0, tl.int64)
+    else:
+        publish(WORDS, tile, launch, 1, own)
+        before = _sum_before(WORDS, tile, launch, WINDOW)
+        publish(WORDS, tile, launch, 2, before + own)
+    return before
+
+
+@triton.jit
+def _sum_before(WORDS, tile, launch, WINDOW: tl.constexpr):
     lane = tl.arange(0, WINDOW)
     total = tl.full((), 0, tl.int64)
     last = tile - 1

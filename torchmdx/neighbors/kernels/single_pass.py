@@ -11,7 +11,6 @@ from torchmdx.neighbors.kernels.look_back import (
     nearest,
     offset_of_tile,
     pad,
-    publish,
     report,
     take_ticket,
     total_of_tiles,
@@ -174,13 +173,7 @@ def brute_force(
             count += near.to(tl.int32)
     in_row = tl.sum(count, 1)
     own = tl.sum(in_row.to(tl.int64), 0)
-    if tile == 0:
-        publish(WORDS, tile, launch, 2, own)
-        before = tl.full((), 0, tl.int64)
-    else:
-        publish(WORDS, tile, launch, 1, own)
-        before = offset_of_tile(WORDS, tile, launch, WINDOW)
-        publish(WORDS, tile, launch, 2, before + own)
+    before = offset_of_tile(WORDS, tile, launch, own, WINDOW)
     at = before + tl.cumsum(in_row.to(tl.int64), 0) - in_row
     tl.store(ROW_PTR + row, tl.minimum(at, capacity).to(tl.int32), mask=in_tile)
     # Within a row, edges stand column after column: each lane has a place of its own, and nothing is summed over lanes.
