@@ -47,12 +47,10 @@ class TileEmulator:
         self.library.launch(ctypes.byref(given), self.which, blocks, self.shared_bytes)
 
 
-def message_emulators(folder, **sizes):
-    """The kernels of row_messages.py, on two multiprocessors."""
+def message_emulators(folder):
+    """The kernels of row_messages.py."""
     from torchmdx.engines.gpu import row_messages
 
-    sizes = row_messages.constants(**sizes)
-    library = compiled(folder, "messages", **sizes)
+    library = compiled(folder, "messages", **row_messages.constants())
     assert library.size_of_params() == ctypes.sizeof(row_messages.RowsStruct)
-    emulators = {name: TileEmulator(library, k, 16) for k, name in enumerate(row_messages.KERNELS)}
-    return {name: row_messages.RowLauncher(made, name, sizes, 2) for name, made in emulators.items()}
+    return {name: TileEmulator(library, k, 0) for k, name in enumerate(row_messages.KERNELS)}

@@ -27,7 +27,6 @@ struct uint4 {
     unsigned x, y, z, w;
 };
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct Warp {
     unsigned count = 0, turn = 0;
@@ -167,7 +166,6 @@ static inline unsigned ballot(bool v)
 }
 #define __popcll __builtin_popcountll
 #define __popc __builtin_popcount
-#define __ffs __builtin_ffs
 static inline float *shared_base() { return current->block->memory; }
 static inline int block_rank() { return current->block->index % cluster_size; }
 static inline void close_exchange(BlockState &b, int which)

@@ -9,6 +9,6 @@ static void one_thread_back() { messages_gradient(*given); }
 extern "C" void launch(const RowParams *p, int which, int blocks, int shared_bytes)
 {
     given = p;
-    run_grid(blocks, 32 * (which ? GRADIENT_WARPS : WARPS), 1, shared_bytes, which ? one_thread_back : one_thread);
+    run_grid(blocks, 32 * WARPS, 1, shared_bytes, which ? one_thread_back : one_thread);
 }
 extern "C" int size_of_params() { return sizeof(RowParams); }

@@ -10,7 +10,7 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 from domains import divide
-from emulated import TileEmulator, compiled
+from emulated import TileEmulator, compiled, message_emulators
 from test_gpu_tensornet import batch_of
 from test_many_atoms import wire
 
@@ -53,11 +53,11 @@ def molecules():
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """The kernels on one core."""
+    """The kernels on one core, and those of messages."""
     library = compiled(tmp_path_factory.mktemp("tiles"), "atom_tiles", **atom_tiles.SIZES)
     assert library.size_of_params() == ctypes.sizeof(atom_tiles.AtomTilesStruct)
-    names = enumerate(atom_tiles.KERNELS)
-    return {name: TileEmulator(library, k, atom_tiles.SHARED_BYTES) for k, name in names}
+    tiles = {name: TileEmulator(library, k, atom_tiles.SHARED_BYTES) for k, name in enumerate(atom_tiles.KERNELS)}
+    return {**tiles, **message_emulators(tmp_path_factory.mktemp("rows"))}
 
 
 def inputs(batch, edges):

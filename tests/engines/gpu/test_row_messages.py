@@ -20,22 +20,10 @@ PARTS = [0, 1, 1, 1, 2, 2, 2, 2, 2]
 COUNTS = (0, 1, 3, 33, 70, 32, 5, 0, 31, 2, 9, 40, 64, 1)  # edges of rows: none, a few, more than a warp reads at once
 
 
-VARIANTS = {
-    "sorted": {},
-    "unsorted": dict(SORTED=0),
-    "taken": dict(CHUNKED=1),
-    "side": dict(CHUNKED=2, SORTED=0, BLOCKS=2),
-    "half": dict(WIDTH=2, WARPS=4, GRADIENT_WARPS=6),
-    "half-taken": dict(WIDTH=2, CHUNKED=1, WARPS=4, GRADIENT_WARPS=6, BLOCKS=2),
-    "half-side": dict(WIDTH=2, CHUNKED=2, WARPS=4, GRADIENT_WARPS=6, GRADIENT_BLOCKS=2),
-}
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
-def kernels(tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
     """The kernels on one core."""
-    made = message_emulators(tmp_path_factory.mktemp("rows"), **VARIANTS[request.param])
-    return made, 128 // (32 * VARIANTS[request.param].get("WIDTH", 4))
+    return message_emulators(tmp_path_factory.mktemp("rows"))
 
 
 class Rows(RowMessages):
@@ -48,8 +36,7 @@ class Rows(RowMessages):
 
     def __init__(self, kernels, device="cpu", *, window=0, counts=None, dtype=torch.float64):
         self.random, self.device = torch.Generator().manual_seed(0), device
-        self.kernels, slices = kernels
-        self.n, self.room, self.counts = len(COUNTS), window, counts
+        self.kernels, self.n, self.room, self.counts = kernels, len(COUNTS), window, counts
         ends = torch.tensor((0, *COUNTS)).cumsum(0)
         self.count = int(ends[-1])
         self.edges = SimpleNamespace(row_ptr=ends.int().to(device))
@@ -58,7 +45,7 @@ class Rows(RowMessages):
         self.senders = self.sources + (FIRST + 5 if window else 0)
         knot = self.integers(INTERVALS + 1, self.count + 3) - 1  # some edges are beyond the cutoff
         place = torch.rand(self.count + 3, 4, generator=self.random).to(device)
-        gradient = SimpleNamespace(pull=self.new(slices, self.count + 3))
+        gradient = SimpleNamespace(pull=self.new(1, self.count + 3))
         self.b = SimpleNamespace(knot=knot, place=place, gradient=gradient)
         *powers, fourth, fifth = (self.new(INTERVALS, 3, C) * 0.5**q for q in range(6))
         last = fourth.view(torch.int32) & ~0x3FFF | (fifth.view(torch.int32) >> 18) & 0x3FFF
@@ -152,10 +139,10 @@ def check_gradient(rows):
         rows._walk_messages_gradient(1, y, gm, gradient, first)
         assert close(gradient[:count], expected[:count])
         assert torch.equal(gradient[count:], before[count:])
-        wanted = along if first else along + pulled.double().sum(0)[: rows.count] * (rows.targets < received)
-        assert close(pull.sum(0)[: rows.count][evaluated], wanted[evaluated])
-        assert torch.equal(pull[:, : rows.count][:, ~evaluated], pulled[:, : rows.count][:, ~evaluated])
-        assert torch.equal(pull[:, rows.count :], pulled[:, rows.count :])
+        wanted = along if first else along + pulled[0, : rows.count].double() * (rows.targets < received)
+        assert close(pull[0, : rows.count][evaluated], wanted[evaluated])
+        assert torch.equal(pull[0, : rows.count][~evaluated], pulled[0, : rows.count][~evaluated])
+        assert torch.equal(pull[0, rows.count :], pulled[0, rows.count :])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -207,10 +194,7 @@ def on_hopper():
 @pytest.mark.gpu
 @pytest.mark.skipif(not on_hopper(), reason=f"needs a GPU of the architecture {row_messages.ARCHITECTURE}")
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_messages_and_their_gradient_on_a_gpu(case, variant):
-    sizes = VARIANTS[variant]
-    made = row_messages.launchers_of(torch.device("cuda", torch.cuda.current_device()), **sizes)
-    kernels = made, 4 // sizes.get("WIDTH", 4)
+def test_messages_and_their_gradient_on_a_gpu(case):
+    kernels = row_messages.launchers(torch.device("cuda", torch.cuda.current_device()))
     check_messages(Rows(kernels, "cuda", **case))
     check_gradient(Rows(kernels, "cuda", **case))

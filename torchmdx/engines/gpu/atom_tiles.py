@@ -13,8 +13,8 @@ chain of many_atoms.py has a kernel for each; here a block does all of them for 
 Products take rows and matrices as two halves each, in units of powers of two (fp16_parts.py), with float32 sums of
 every 16 channels. Each of two warpgroups makes 64 outputs for the rows of a part, 5, 3 or 1 components of 16 atoms:
 matrices come from registers, rows from shared memory. The kernels serve the usual network in float32
-(`serves.atom_tiles` of engines/plan), in memory for all tensors. Of a domain, a kernel reads on the device how many
-atoms it evaluates, as those of `Chain` do; blocks beyond return.
+(`serves.atom_tiles` of engines/plan), in memory for all tensors; messages are those of row_messages.py. Of a domain, a
+kernel reads on the device how many atoms it evaluates, as those of `Chain` do; blocks beyond return.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import triton
 from torch import Tensor
 
 from torchmdx.engines.gpu.fp16_parts import HalfParts
-from torchmdx.engines.gpu.many_atoms import Chain
-from torchmdx.engines.gpu.row_messages import GridLauncher
+from torchmdx.engines.gpu.row_messages import GridLauncher, RowMessages
+from torchmdx.engines.gpu.row_messages import launchers as message_launchers
 from torchmdx.engines.gpu.weights import Weights
 from torchmdx.engines.plan import serves
 from torchmdx.engines.plan.clusters import CHANNELS
@@ -113,7 +113,7 @@ def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
 
 
 class TileKernels:
-    """The kernels with a model's matrices."""
+    """The kernels with a model's matrices, and those of row_messages.py."""
 
     def __init__(self, model: FastTensorNet, kernels: Mapping[str, GridLauncher]) -> None:
         self.kernels, self.matrices = kernels, TileMatrices.of(model.weights)
@@ -125,10 +125,10 @@ class TileKernels:
             raise ValueError(f"tiles of atoms need a TensorNet, got {model.network_type.__name__}")
         if (reason := serves.atom_tiles(model.config)) is not None:
             raise ValueError(f"tiles of atoms do not serve this network: {reason}")
-        return cls(model, launchers(model.device))
+        return cls(model, {**launchers(model.device), **message_launchers(model.device)})
 
 
-class TileChain(Chain):
+class TileChain(RowMessages):
     """The same function as `Chain`; the model has `tile_kernels`."""
 
     def __init__(self, model: FastTensorNet, *inputs: Any) -> None:

@@ -28,14 +28,15 @@ SOURCES = Path(__file__).with_name("sm90")
 MAIN = "messages.cu"
 FILES = (MAIN, "quads.cuh", "one_launch_nine.cuh", "one_launch_machine.cuh")
 ARCHITECTURE = "sm_90a"
-# Of the kernels: macros of messages.cu.
-SIZES = dict(SORTED=1, WIDTH=4, CHUNKED=0, WARPS=12, BLOCKS=1, GRADIENT_WARPS=12, GRADIENT_BLOCKS=1)
+# Rows of a block. A multiprocessor has registers for one block; more, smaller blocks would be of rows far from each
+# other, which share fewer neighbours in L1.
+WARPS = 12
 KERNELS = ("messages", "messages_gradient")
 
 
-def constants(**sizes: int) -> dict[str, int]:
+def constants() -> dict[str, int]:
     """Macros of messages.cu."""
-    return SIZES | dict(LEADING=LEADING.value) | sizes
+    return dict(WARPS=WARPS, LEADING=LEADING.value)
 
 
 class RowsStruct(ctypes.Structure):
@@ -50,43 +51,17 @@ class GridLauncher(Protocol):
     def launch(self, blocks: int, given: ctypes.Structure) -> None: ...
 
 
-def code(**sizes: int) -> bytes:
+def code() -> bytes:
     """The kernels, compiled by NVRTC or from the cache. Raises CompileError or CacheError."""
     files = {name: (SOURCES / name).read_text() for name in FILES}
-    return cubin(MAIN, files, ARCHITECTURE, constants(**sizes))
-
-
-class RowLauncher:
-    """A kernel for a number of rows. made: launches blocks; multiprocessors: of the device."""
-
-    def __init__(self, made: GridLauncher, name: str, sizes: Mapping[str, int], multiprocessors: int) -> None:
-        prefix = "" if name == KERNELS[0] else "GRADIENT_"
-        self.made, self.chunked = made, sizes["CHUNKED"]
-        self.rows, self.most = warps(name, sizes) * sizes["WIDTH"] // 4, multiprocessors * sizes[f"{prefix}BLOCKS"]
-
-    def launch(self, count: int, given: ctypes.Structure) -> None:
-        self.made.launch(self.most if self.chunked else triton.cdiv(count, self.rows), given)
-
-
-def warps(name: str, sizes: Mapping[str, int]) -> int:
-    """Of a block."""
-    return sizes["WARPS" if name == KERNELS[0] else "GRADIENT_WARPS"]
-
-
-def launchers_of(device: torch.device, **changed: int) -> Mapping[str, RowLauncher]:
-    """The kernels on a device. Raises CompileError, CacheError or DriverError."""
-    made, sizes, found = code(**changed), constants(**changed), {}
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    for name in KERNELS:
-        grid = GridKernel(made, f"{name}_kernel", device, threads=32 * warps(name, sizes), shared_bytes=0)
-        found[name] = RowLauncher(grid, name, sizes, multiprocessors)
-    return found
+    return cubin(MAIN, files, ARCHITECTURE, constants())
 
 
 @functools.cache
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
-    """Those of `launchers_of` that are used."""
-    return launchers_of(device)
+    """The kernels on a device. Raises CompileError, CacheError or DriverError."""
+    made, shape = code(), dict(threads=32 * WARPS, shared_bytes=0)
+    return {name: GridKernel(made, f"{name}_kernel", device, **shape) for name in KERNELS}
 
 
 class RowMessages(Chain):
@@ -131,5 +106,4 @@ class RowMessages(Chain):
         pointers = {key: None if value is None else value.data_ptr() for key, value in given.items()}
         first, window = self._window(everything)
         made = RowsStruct(**pointers, **numbers, num_atoms=self.n, first_atom=first, window=window)
-        made.slots = self.b.gradient.pull.stride(0) if self.b.gradient is not None else 0
-        self.kernels[name].launch(self.n, made)
+        self.kernels[name].launch(triton.cdiv(self.n, WARPS), made)
