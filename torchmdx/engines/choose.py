@@ -99,7 +99,8 @@ def choose_engine(
         say_slower(found.warning)
     if early and found.kernels is not None and found.engine == FUSED and potential.device.type == "cuda":
         atoms, slots = batch.num_atoms, max(capacity, 1)
-        compile_ahead(found.kernels, potential.config, atoms, slots, potential.device, stress=stress)
+        also = dict(stress=stress, uncertainty=potential.uncertainty is not None)
+        compile_ahead(found.kernels, potential.config, atoms, slots, potential.device, **also)
     made = _engine(found, potential, batch, stress)
     made.plan = found
     if isinstance(made, GpuEngine | GpuPriorEngine):

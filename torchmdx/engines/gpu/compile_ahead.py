@@ -16,16 +16,24 @@ if TYPE_CHECKING:
 
 
 def compile_ahead(
-    plan: KernelPlan, config: TensorNetConfig, atoms: int, slots: int, device: torch.device, *, stress: bool
+    plan: KernelPlan,
+    config: TensorNetConfig,
+    atoms: int,
+    slots: int,
+    device: torch.device,
+    *,
+    stress: bool,
+    uncertainty: bool,
 ) -> None:
     """Starts to compile and load what a plan needs; who needs it waits, and says what failed.
 
     Not the one launch of a TensorNet2, which has to know its priors.
     """
     if plan.atom_tiles:
-        from torchmdx.engines.gpu import atom_tiles  # needs Triton
+        from torchmdx.engines.gpu import atom_tiles, row_messages  # need Triton
 
         ahead("atom-tiles", functools.partial(atom_tiles.launchers, device))
+        ahead("messages", functools.partial(row_messages.launchers, device))
     if plan.edge_maps:
         from torchmdx.engines.gpu import edge_maps
 
@@ -39,4 +47,5 @@ def compile_ahead(
         from torchmdx.engines.gpu import one_launch
 
         network = ClusterNetwork.of(config)
-        ahead("one-launch", functools.partial(one_launch.planned, atoms, slots, network, device, virials=stress))
+        more = one_launch.extras(virials=stress, uncertainty=uncertainty)
+        ahead("one-launch", functools.partial(one_launch.planned, atoms, slots, network, device, more))

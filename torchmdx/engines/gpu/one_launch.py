@@ -95,6 +95,11 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
     )
 
 
+def extras(*, virials: bool, uncertainty: bool) -> tuple[tuple[str, int], ...]:
+    """Macros of what the kernel computes besides energies and forces."""
+    return (("VIRIALS_TOO", 1),) * virials + (("UNCERTAINTY_TOO", 1),) * uncertainty
+
+
 def planned(
     num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, more: tuple[tuple[str, int], ...] = ()
 ) -> tuple[AtomClusters, ClusterKernel]:
@@ -103,7 +108,7 @@ def planned(
     How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
     allow.
 
-    more: macros of what else it computes. Raises ValueError if there is no room, and as `launcher`.
+    more: `extras`. Raises ValueError if there is no room, and as `launcher`.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
     while (plan := AtomClusters.choose(num_atoms, most, network, edges)) is not None:
@@ -191,10 +196,10 @@ class OneLaunch:
         if sizes.slots > serves.MOST_SLOTS:
             raise ValueError(f"one launch has numbers for {serves.MOST_SLOTS} edges, got {sizes.slots}")
         network = ClusterNetwork.of(model.config)
-        uncertain = (("UNCERTAINTY_TOO", 1),) * (model.uncertainty is not None)
-        more = (("VIRIALS_TOO", 1),) * virials + uncertain
+        uncertain = model.uncertainty is not None
+        more = extras(virials=virials, uncertainty=uncertain)
         plan, kernel = planned(sizes.num_atoms, sizes.slots, network, sizes.device, more)
-        constants = (*plan.constants_of_steps(sizes.num_atoms).items(), *uncertain)
+        constants = (*plan.constants_of_steps(sizes.num_atoms).items(), *extras(virials=False, uncertainty=uncertain))
         moving = functools.partial(launcher, sizes.device, constants)
         return cls(model, buffers, plan, kernel, moving, virials=virials)
 

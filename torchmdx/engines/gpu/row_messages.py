@@ -10,7 +10,6 @@ to be those of `dense_table`, in five words; with others the kernels of Triton a
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from torchmdx.engines.gpu.many_atoms import Chain
 from torchmdx.engines.gpu.triton.edge_walk import LEADING
 from torchmdx.runtime.cuda_kernel import GridKernel
 from torchmdx.runtime.cuda_source import cubin, members
+from torchmdx.runtime.once import once
 
 SOURCES = Path(__file__).with_name("sm90")
 MAIN = "messages.cu"
@@ -57,7 +57,7 @@ def code() -> bytes:
     return cubin(MAIN, files, ARCHITECTURE, constants())
 
 
-@functools.cache
+@once
 def launchers(device: torch.device) -> Mapping[str, GridLauncher]:
     """The kernels on a device. Raises CompileError, CacheError or DriverError."""
     made, shape = code(), dict(threads=32 * WARPS, shared_bytes=0)
