@@ -1,6 +1,7 @@
 """Kernels in CUDA C++ on the CPU: engines/gpu/*_emulated.cpp, compiled with g++."""
 
 import ctypes
+import os
 import platform
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ def compiled(folder, name, **constants):
     here, made = Path(__file__).parent / "engines/gpu", folder / f"{name}{len(constants)}.so"
     flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{SOURCES}", f"-I{here}"]
     flags += [f"-D{name}={value}" for name, value in constants.items()]
+    flags += os.environ.get("EMULATED_FLAGS", "").split()  # of tools/check_sanitizers.py
     subprocess.run([COMPILER, *flags, str(here / f"{name}_emulated.cpp"), "-o", str(made)], check=True)
     return ctypes.CDLL(str(made))
 

@@ -1,9 +1,10 @@
-"""Runs the C code of the CPU under AddressSanitizer and UndefinedBehaviorSanitizer: check_sanitizers.py [STRUCTURES].
+"""Runs C and CUDA C++ under sanitizers, on the CPU: check_sanitizers.py [STRUCTURES].
 
-Compiles the libraries of torchmdx/runtime/c_sources.py with both sanitizers and starts itself again with their
-library preloaded. Then random structures of 0 to 60 atoms, in random and collapsed cells of any periodicity, are
-searched and evaluated, with every instruction set and several thread counts. Forces are compared between instruction
-sets, and lists with those of the search in torch. Needs gcc or clang.
+Compiles the libraries of torchmdx/runtime/c_sources.py with AddressSanitizer and UndefinedBehaviorSanitizer, and
+starts itself again with their library preloaded. Then random structures of 0 to 60 atoms, in random and collapsed cells
+of any periodicity, are searched and evaluated, with every instruction set and several thread counts. Forces are compared
+between instruction sets, and lists with those of the search in torch. At the end, tests of kernels in CUDA C++ run in
+emulation with AddressSanitizer, which finds accesses outside of tensors. Needs gcc and g++.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ CHARGED = (
     dict(num_channels=10, num_radial=4, num_layers=0, num_charges=2),
 )
 
+# Files of tests that run kernels in emulation (tests/emulated.py), and which of their tests.
+EMULATED = ("tests/engines/gpu/test_row_messages.py", "tests/engines/gpu/test_edge_maps.py")
+CHOSEN = "emulated or not_a_number or order"
+
 
 def compile_all(folder: Path) -> None:
     """The libraries with sanitizers, FOLDER/NAME.so."""
@@ -44,19 +49,25 @@ def compile_all(folder: Path) -> None:
         subprocess.run(["gcc", *FLAGS, *base, str(path), "-o", str(folder / f"{name}.so"), "-lm"], check=True)
 
 
-def preload(folder: Path, count: int) -> int:
-    """Starts this script again under the sanitizers; returns its exit status."""
+def preload(*command: str, **variables: str) -> int:
+    """Runs Python with the library of AddressSanitizer; returns its exit status."""
     library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     environment = {
         **os.environ,
         "LD_PRELOAD": library.stdout.strip(),
-        "ASAN_OPTIONS": "detect_leaks=0",  # Python frees little at its end
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",  # Python frees little; emulations swap stacks
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONPATH": str(ROOT),
-        "SANITIZED": str(folder),
-        "OMP_NUM_THREADS": "2",
+        **variables,
     }
-    return subprocess.run([sys.executable, __file__, str(count)], env=environment, check=False).returncode
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False).returncode
+
+
+def emulate() -> int:
+    """Runs the tests of kernels in emulation; returns the exit status."""
+    flags = "-O1 -g1 -fno-omit-frame-pointer -fsanitize=address"
+    options = ["-q", "-n0", "-m", "not gpu and not interpreter", "-k", CHOSEN]
+    return preload("-m", "pytest", *options, *EMULATED, EMULATED_FLAGS=flags, OMP_NUM_THREADS="1")
 
 
 def run(folder: Path, count: int) -> None:
@@ -136,7 +147,8 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         compile_all(Path(folder))
-        return preload(Path(folder), count)
+        status = preload(__file__, str(count), SANITIZED=folder, OMP_NUM_THREADS="2")
+    return status or emulate()
 
 
 if __name__ == "__main__":
