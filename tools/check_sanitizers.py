@@ -1,10 +1,10 @@
 """Runs C and CUDA C++ under sanitizers, on the CPU: check_sanitizers.py [STRUCTURES].
 
 Compiles the libraries of torchmdx/runtime/c_sources.py with AddressSanitizer and UndefinedBehaviorSanitizer, and
-starts itself again with their library preloaded. Then random structures of 0 to 60 atoms, in random and collapsed cells
-of any periodicity, are searched and evaluated, with every instruction set and several thread counts. Forces are compared
-between instruction sets, and lists with those of the search in torch. At the end, tests of kernels in CUDA C++ run in
-emulation with AddressSanitizer, which finds accesses outside of tensors. Needs gcc and g++.
+starts itself again with their library preloaded. Then random structures of 0 to 60 atoms, in random and collapsed
+cells of any periodicity, are searched and evaluated, with every instruction set and several thread counts. Forces are
+compared between instruction sets, and lists with those of the search in torch. At the end, tests of kernels in CUDA C++
+run in emulation with AddressSanitizer, which finds accesses outside of tensors. Needs gcc and g++.
 """
 
 from __future__ import annotations
