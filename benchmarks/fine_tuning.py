@@ -1,4 +1,4 @@
-"""Times training steps of released potentials, beside torchmdx's own network and the programs they were released with.
+"""Times training steps of released potentials: torchmdx, its own network, and the programs they were released with.
 
     python -m benchmarks.fine_tuning [FOLDER] [--peer] [--only crystals]
 

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 WIDTH, LEFT, RIGHT, TOP, EACH = 760, 236, 724, 84, 27
 MILLISECONDS = (0.02, 100)
-TITLE = "Released potentials: time of energy and forces, with neighbour search"
+TITLE = "Released potentials: time of energy and forces"
 NAMES = {
     "aceff-1.1": "AceFF-1.1",
     "aceff-2.0": "AceFF-2.0",
@@ -78,7 +78,7 @@ def draw(record: dict[str, Any]) -> str:
     """The picture of a record, rows and environment, as SVG."""
     pairs = compared(record["rows"])
     bottom = TOP + EACH * len(pairs)
-    setting = f"float32, crystals with stress, one {record['environment']['device']}; atoms behind names"
+    setting = f"float32, crystals with stress, one {record['environment']['device']}; number of atoms after each name"
     body = [
         text(24, 34, TITLE, anchor="start", more=' font-size="17"'),
         text(24, 56, setting, color=FAINT, anchor="start"),

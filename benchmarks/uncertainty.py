@@ -1,4 +1,4 @@
-"""What the uncertainty of a single potential costs in a step, and how good it is beside the spread of an ensemble.
+"""What the uncertainty of a single potential costs in a step, and how good it is, compared with an ensemble.
 
     python -m benchmarks.uncertainty cost [FOLDER] [--rows organic-1/alanine_dipeptide,...]
     python -m benchmarks.uncertainty quality [--frames examples/data/ethanol.xyz] [--epochs 100]
