@@ -29,8 +29,6 @@ from torchmdx.step.graph import Graph
 
 # Before CUDA starts: torch.use_deterministic_algorithms refuses products of cuBLAS without it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-# Tests are about kernels, also the first time on a machine; tests/step/test_standby.py is about what stands by.
-os.environ.setdefault("TORCHMDX_STANDBY", "0")
 
 if INTERPRETED:
     quicken()

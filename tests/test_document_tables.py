@@ -213,7 +213,7 @@ def test_the_plot_of_released_potentials_shows_systems_with_both_sides():
 def test_the_page_of_what_runs_has_the_plans_of_networks_and_potentials():
     found = [name for kind, name, _ in sources(DIRECTIVE, "docs/what_runs.md") if kind == "plans"]
     assert found == ["tensornet", "tensornet2", "released"]
-    assert "| 2,489 | blocks of atoms; tiles of atoms in CUDA C++ |" in table_of("tensornet")
+    assert "| 2,489 | blocks of atoms; tiles of atoms, and messages, in CUDA C++ |" in table_of("tensornet")
     assert table_of("tensornet2").count("\n") == 7
     with pytest.raises(ValueError, match="network must be one of tensornet, tensornet2, released, got 'painn'"):
         table_of("painn")

@@ -47,6 +47,16 @@ def test_work_ahead_of_its_use_is_done_once_and_its_errors_are_left_to_the_user(
     assert len(calls) == 2
 
 
+def test_without_another_thread_the_user_computes(monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    result = once(lambda: 5)
+    ahead("test", result)
+    assert result() == 5
+
+
 def test_errors_are_not_kept():
     @once
     def refuse():

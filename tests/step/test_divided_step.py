@@ -375,8 +375,9 @@ def test_several_domains_on_gpus(pbc, second):
 
 
 @pytest.mark.gpu
-def test_a_gpu_and_the_cpu_share_a_structure():
+@pytest.mark.parametrize("devices", [["cuda", "cpu"], ["cpu", "cuda"]], ids="-".join)
+def test_a_gpu_and_the_cpu_share_a_structure(devices):
     atoms, model = water(216), potential(torch.float32).cuda()
-    found = divided(model, atoms, devices=["cuda", "cpu"], grid=(1, 1, 2))(atoms.positions)
+    found = divided(model, atoms, devices=devices, grid=(1, 1, 2))(atoms.positions)
     exact = evaluate(copy.deepcopy(model).double().cpu(), System.from_ase(atoms))
     assert np.linalg.norm(found.forces - exact.forces.numpy()) < 3e-6 * np.linalg.norm(exact.forces.numpy())

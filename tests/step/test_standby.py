@@ -102,10 +102,27 @@ def test_a_cleared_pool_forgets_what_is_being_made(potential, ethanol, compiling
     pool(system)
     pool.clear()
     assert pool.report() is None
+    pool(system)  # kernels that a thread compiles already are waited for
+    assert standby.WHY not in pool.report().why
+    pool.clear()
     compiling.set()
     joined()
     pool(system)
     assert standby.WHY not in pool.report().why
+
+
+def test_without_another_thread_the_next_evaluation_compiles(potential, ethanol, compiling, monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    pool, system = StepPool(potential), System.from_ase(ethanol)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        pool(system)
+    assert pool.report().why == standby.WHY
+    pool(system)
+    assert standby.WHY not in pool.report().why
+    assert (len(pool), compiling.made) == (1, 0)
 
 
 def test_positions_that_are_given_count(potential, ethanol, compiling):
@@ -171,7 +188,7 @@ def test_a_calculator_says_what_it_did(potential, ethanol, compiling):
 
 
 def test_what_stands_by(potential, monkeypatch):
-    monkeypatch.delenv(standby.VARIABLE, raising=False)
+    monkeypatch.setenv(standby.VARIABLE, "1")
     assert not standby.may_stand_by(potential, "auto", None)  # on a CPU
 
     class OnGpu(Potential):
@@ -183,7 +200,7 @@ def test_what_stands_by(potential, monkeypatch):
     assert not standby.may_stand_by(made, "graph", None)
     assert not standby.may_stand_by(made, "auto", "fused")
     assert not standby.may_stand_by(Ensemble([potential, potential]), "auto", None)
-    monkeypatch.setenv(standby.VARIABLE, "0")
+    monkeypatch.delenv(standby.VARIABLE)
     assert not standby.may_stand_by(made, "auto", None)
 
 
@@ -191,7 +208,7 @@ def test_what_stands_by(potential, monkeypatch):
 def test_kernels_take_over_on_a_gpu(potential, ethanol, monkeypatch, tmp_path):
     """In a folder without kernels the first forces are those of the exact model, and then those of the kernels."""
     monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))
-    monkeypatch.delenv(standby.VARIABLE, raising=False)
+    monkeypatch.setenv(standby.VARIABLE, "1")
     potential = copy.deepcopy(potential).float().cuda()
     pool, system = StepPool(potential, stress=True), System.from_ase(ethanol)
     exact = evaluate(copy.deepcopy(potential).double(), system).forces.cpu().numpy()

@@ -43,4 +43,7 @@ def ahead(name: str, function: Callable[[], object]) -> None:
         except Exception as error:
             log.debug("%s failed ahead of its use: %s", name, error)
 
-    threading.Thread(target=work, name=f"torchmdx-{name}").start()
+    try:
+        threading.Thread(target=work, name=f"torchmdx-{name}").start()
+    except RuntimeError as error:  # no more threads
+        log.debug("%s is not made ahead of its use: %s", name, error)

@@ -145,6 +145,7 @@ class DomainSums:
 
     def __init__(self, division: Division, device: torch.device) -> None:
         self.device, self.count = device, len(division.positions)
+        self._waits = device.type == "cuda"  # for copies, by its stream; a CPU reads at once
         self.owned = [torch.from_numpy(share.atoms[: share.num_owned]).to(device) for share in division.shares]
         self.ghosts = [self._rounds(share) for share in division.shares]
 
@@ -163,7 +164,7 @@ class DomainSums:
 
     def forces(self, parts: list[Tensor]) -> Tensor:
         """[N,3]: of each atom, those of its copies [M,3] in all parts."""
-        given = [part.to(self.device, non_blocking=True) for part in parts]
+        given = [part.to(self.device, non_blocking=self._waits) for part in parts]
         whole = torch.empty(self.count, 3, dtype=torch.float64, device=self.device)
         for owned, part in zip(self.owned, given, strict=True):  # each atom has one owner
             whole.index_copy_(0, owned, part[: len(owned)])
@@ -176,5 +177,5 @@ class DomainSums:
         """[N], of owned atoms [owned] of all parts."""
         whole = torch.empty(self.count, dtype=torch.float64, device=self.device)
         for owned, part in zip(self.owned, parts, strict=True):
-            whole.index_copy_(0, owned, part.to(self.device, non_blocking=True))
+            whole.index_copy_(0, owned, part.to(self.device, non_blocking=self._waits))
         return whole

@@ -80,9 +80,8 @@ class StepPool:
     `most_steps` of them (None: 8 on the CPU, any number on a GPU). The least recently used is dropped first; all others
     are if the GPU's memory runs out.
 
-    With mode="auto" on a GPU, the first result of up to 3,000 atoms does not wait for kernels that this machine has
-    never compiled: it comes from the exact model, and `report().why` says so. TORCHMDX_STANDBY=0 in the environment
-    waits.
+    With TORCHMDX_STANDBY=1 in the environment and mode="auto" on a GPU, the first result of up to 3,000 atoms does not
+    wait for kernels that this machine has never compiled: it comes from the exact model, and `report().why` says so.
 
     Args:
         mode, stress, precision, audit_every, engine, uncertainty, max_memory: As for CapturedStep. Threads that share a
@@ -220,7 +219,8 @@ class StepPool:
     def clear(self) -> None:
         """Drops every step and frees its memory."""
         self._slots.clear()
-        self._standby = self._new_standby()
+        if self._standby is not None:
+            self._standby.forget()
 
     def _key(self, system: System) -> _Key:
         """Of the step that evaluates a structure: its own, or one of up to twice its size."""

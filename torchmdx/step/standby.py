@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 # Of larger structures the exact model takes more than a second.
 MOST_ATOMS = 3000
 WHY = "first results on this machine, by the exact model in float64: kernels are being compiled"
-VARIABLE = "TORCHMDX_STANDBY"  # "0" waits for kernels instead
+# "1" turns it on. Until the second evaluation a thread records graphs, during which CUDA does not synchronize a device.
+VARIABLE = "TORCHMDX_STANDBY"
 
 NOTES = "kernels"  # of those that were compiled; if Triton's folder was emptied, they are waited for
 
@@ -40,7 +41,7 @@ def may_stand_by(potential: Potential | Ensemble, mode: str, engine: str | None)
     Ensembles and potentials that know their uncertainty wait.
     """
     usual = mode == "auto" and engine is None and isinstance(potential, Potential) and potential.uncertainty is None
-    return usual and potential.device.type == "cuda" and os.environ.get(VARIABLE) != "0"
+    return usual and potential.device.type == "cuda" and os.environ.get(VARIABLE) == "1"
 
 
 def kernels_for(potential: Potential, batch: Batch, *, stress: bool, precision: str) -> str | None:
@@ -95,7 +96,6 @@ class Standby(Generic[Key, Made]):
         log.info(WHY)
         future: Future[Made] = Future()
         self._known.add(name)  # whatever comes of it, nobody stands by a second time
-        self._making = key, future
 
         def work() -> None:
             try:
@@ -106,7 +106,16 @@ class Standby(Generic[Key, Made]):
                 note(NOTES, name, True)
                 future.set_result(made)
 
-        threading.Thread(target=work, name="torchmdx-compile").start()
+        try:
+            threading.Thread(target=work, name="torchmdx-compile").start()
+        except RuntimeError as error:  # no more threads: kernels are compiled when they are needed
+            log.info("kernels are not compiled in a thread: %s", error)
+            return
+        self._making = key, future
+
+    def forget(self) -> None:
+        """Drops what a thread makes, and the report; kernels that were asked for are not asked for again."""
+        self._making = self.report = None
 
     def evaluate(self, system: System) -> StepResult | None:
         """Results of the exact model; None if it has none: the step then says why."""

@@ -178,6 +178,16 @@ def test_tables_of_six_words_are_left_to_triton(kernels, monkeypatch):
     assert launched == ["messages", "gradient"]
 
 
+def test_several_slices_of_channels_are_left_to_triton(kernels, monkeypatch):
+    launched = []
+    monkeypatch.setattr(Chain, "_walk_messages_gradient", lambda *given: launched.append("gradient"))
+    rows = Rows(kernels)
+    rows.b.gradient = SimpleNamespace(pull=rows.new(2, rows.count + 3))
+    y = rows.new(rows.n, 9, C)
+    rows._walk_messages_gradient(1, y, y, y, True)
+    assert launched == ["gradient"]
+
+
 def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     try:
         cuda_source.nvrtc()

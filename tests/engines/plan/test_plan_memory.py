@@ -93,13 +93,13 @@ def test_the_chain_that_fits_is_taken(gigabytes, chain):
 
 def test_a_domain_keeps_all_tensors_that_fit_for_tiles_of_atoms():
     half = replace(WATER, atoms=650_000, capacity=57 * 650_000, domain=True)
-    found = kernels(half)
+    found = kernels(half, "H200")
     assert (found.chain, found.atom_tiles, found.tiles.lean) == ("blocks", True, False)
     assert "fit, which tiles of atoms need: 69 kB each" in found.stages[0].why
     assert found.stages[0].otherwise == "blocks of atoms, tensors computed again"
     assert kernels(half, "A100").chain == "lean"  # without tiles they would be of no use
-    assert kernels(replace(half, atoms=800_000, capacity=57 * 800_000)).chain == "lean"
-    assert kernels(replace(half, memory=20 * 10**9)).chain == "lean"
+    assert kernels(half, "H100").chain == "lean"  # two of them would not fit
+    assert kernels(replace(half, memory=20 * 10**9), "H200").chain == "lean"
 
 
 def test_slabs_are_of_one_whole_structure_with_layers():

@@ -1,4 +1,4 @@
-"""The work within atoms in kernels of CUDA C++, kernels/atom_tiles.cu, for an H100 or H200: fewer ways through memory.
+"""The work within atoms in kernels of CUDA C++, sm90/atom_tiles.cu, for an H100 or H200: fewer ways through memory.
 
 Between sums over neighbours an atom's nine components pass one or two products with weights and element-wise maps. The
 chain of many_atoms.py has a kernel for each; here a block does all of them for a tile of atoms in shared memory::

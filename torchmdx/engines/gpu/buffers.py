@@ -102,7 +102,7 @@ class GradientScratch:
     m: list[Tensor]  # L x [N,9,C] sums of messages, then their gradient
     sent: Tensor | None  # [L+1,N,9,C] m of all layers and Y of the last one, where tensors are computed again
     d: list[Tensor]  # L x [N,9,C] updates of the tensors
-    half: Tensor  # [E,3] h_e of kernels/forces.py
+    half: Tensor  # [E,3] h_e of triton/forces.py
     pull: Tensor  # [slices,E] gradient in the table's variable; one slice of channels per program
     virials: Tensor  # [N,9] virial by atom
 
@@ -142,7 +142,7 @@ class Scratch:
     Lists have an entry for each layer with tensors of its own, and x one more: x[i] goes into layer i.
     """
 
-    knot: Tensor  # [E] interval of the filter table, int32; see kernels/edge_geometry.py for these three
+    knot: Tensor  # [E] interval of the filter table, int32; see triton/edge_geometry.py for these three
     place: Tensor  # [E,4] direction, and place inside the interval
     stretch: Tensor  # [E,2]
     a: Tensor  # [N,9,C] sums over the surroundings, in the embedding

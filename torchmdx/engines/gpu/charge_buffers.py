@@ -21,7 +21,7 @@ def parts_of(num_atoms: int, num_systems: int) -> int:
 
 @dataclass(eq=False)
 class ChargeScratch:
-    """What a TensorNet2 needs beyond `Scratch`. "rows": N atoms, then E edges (see kernels/edge_mlp.py).
+    """What a TensorNet2 needs beyond `Scratch`. "rows": N atoms, then E edges (see triton/edge_mlp.py).
 
     Lists have an entry for each layer, and charges, first, second, proposed and sums one more if the charges behind the
     last layer are evaluated. Without a gradient all layers use the first entry of everything but `charges`.

@@ -1,4 +1,4 @@
-"""What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: kernels/charged_cluster.cu.
+"""What concerns atoms one by one in a TensorNet2 of few atoms, by clusters of blocks: sm90/charged_cluster.cu.
 
 They replace `embed`, `layer`, `output_gradient` and `layer_gradient` of charged_rows.py on an H100 or H200, for the
 usual network (`serves.charged_clusters` of engines/plan), where forces are wanted and `FastTensorNet2.use_clusters` has

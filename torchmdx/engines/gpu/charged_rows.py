@@ -1,4 +1,4 @@
-"""The launches of one evaluation of a TensorNet2 for few atoms of one system: see kernels/charged_atom.py."""
+"""The launches of one evaluation of a TensorNet2 for few atoms of one system: see triton/charged_atom.py."""
 
 from __future__ import annotations
 

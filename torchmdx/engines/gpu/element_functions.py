@@ -1,4 +1,4 @@
-"""The filters of an embedding as combinations of few functions of the distance (kernels/element_sums.py).
+"""The filters of an embedding as combinations of few functions of the distance (triton/element_sums.py).
 
 The functions are the leading right singular vectors of the filters, sampled in every interval of their table.
 """

@@ -1,4 +1,4 @@
-"""The launches of kernels/element_sums.py: the embedding's sum over neighbours, for structures of few elements."""
+"""The launches of triton/element_sums.py: the embedding's sum over neighbours, for structures of few elements."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def allocate(model: FastTensorNet, batch: Batch, capacity: int, *, stress: bool,
     slabs = SlabShape.of_layout(batch.num_atoms, model.layout)
     model.allocate(batch.num_atoms, batch.num_systems, capacity, elements=elements, plan=plan, slabs=slabs)
     if plan.atom_tiles:
-        _take(model, model.use_tiles, "products with weights are launched one by one")
+        _take(model, model.use_tiles, "products with weights are launched one by one, messages by Triton")
     if plan.one_launch:
         # Only the driver knows whether all blocks have room.
         use = functools.partial(model.use_one_launch, virials=stress)

@@ -81,6 +81,8 @@ class Chain(ChainWalks):
         """The edges, and the sums over neighbours of the embedding."""
         if self.within is not None:
             self.buffers.energies.zero_()  # those of other atoms than the owned are not written
+            if self.buffers.last_inputs is not None:
+                self.buffers.last_inputs.zero_()
         self._place_edges()
         self._sum_surroundings()
 

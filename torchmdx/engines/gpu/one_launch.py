@@ -1,4 +1,4 @@
-"""Energy and forces of few atoms in one launch: a kernel in CUDA C++, kernels/one_launch.cu, for an H100 or H200.
+"""Energy and forces of few atoms in one launch: a kernel in CUDA C++, sm90/one_launch.cu, for an H100 or H200.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A potential's weights as kernels/one_launch.cu reads them: those of each block and thread in one piece."""
+"""A potential's weights as sm90/one_launch.cu reads them: those of each block and thread in one piece."""
 
 from __future__ import annotations
 

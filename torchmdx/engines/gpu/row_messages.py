@@ -1,4 +1,4 @@
-"""Messages between neighbours in kernels of CUDA C++, kernels/messages.cu, for an H100 or H200.
+"""Messages between neighbours in kernels of CUDA C++, sm90/messages.cu, for an H100 or H200.
 
 The same function as triton/messages.py, a warp a row and four channels a lane. A warp reads 32 edges at once, an edge a
 lane, skips those beyond the cutoff, sorts the others by their intervals of the table, and gets the numbers of one edge
@@ -78,7 +78,7 @@ class RowMessages(Chain):
         self._walk("messages", i, tensors, self.atoms(updated), wide_charge=self.charge.dtype == torch.float64)
 
     def _walk_messages_gradient(self, i: int, y: Tensor, gm: Tensor, gy: Tensor, first: bool) -> None:
-        if self.tables[i + 1].dtype != torch.uint32:
+        if self.tables[i + 1].dtype != torch.uint32 or len(self.gradient.pull) > 1:  # it has one slice of channels
             super()._walk_messages_gradient(i, y, gm, gy, first)
             return
         updated = len(self.weights.layers) - 1 - i

@@ -2,7 +2,7 @@
 
 As `FastTensorNet`, but filters depend on the charges of both atoms. The part of their network that depends on the
 distance is read from a table; the rest is evaluated for every edge on tensor cores, exact to float32
-(kernels/edge_mlp.py). The backward pass reads z₁ and the values z₃ before the last activation. For few rows it also
+(triton/edge_mlp.py). The backward pass reads z₁ and the values z₃ before the last activation. For few rows it also
 reads z₂; for more rows it evaluates z₂ again, some rows at a time. On an H100 or H200 other kernels do this
 (edge_maps.py): without pieces, and with the slopes of z₂'s activation in place of z₂.
 

@@ -30,7 +30,10 @@ from torchmdx.engines.reciprocal import differentiate_reciprocal
 from torchmdx.models.potential import Potential
 from torchmdx.models.priors.base import Lattice, Prior, shapes_are_fixed
 from torchmdx.models.priors.coulomb import Coulomb
+from torchmdx.models.priors.d2 import D2
+from torchmdx.models.priors.d3 import D3
 from torchmdx.models.priors.ewald import KVectors
+from torchmdx.models.priors.zbl import ZBL
 from torchmdx.neighbors.capacity import with_head_room
 from torchmdx.neighbors.edges import Edges
 from torchmdx.neighbors.reverse import find_reverse
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from torchmdx.engines.gpu.triton.reciprocal import DirectReciprocal
 
 RECIPROCAL, BRANCH = 3, 4  # numbers of branches; charged.py has others
+WITHOUT_CHARGES = (ZBL, D2, D3)  # priors that read no charges
 
 
 class GpuPriorEngine:
@@ -170,7 +174,9 @@ class _Priors:
         self.with_forces, self.with_stress = forces, stress
         self.virial: Tensor | float = 0.0
         self.found: _Found | None = None
-        self.in_branch = beside_network([prior.config for prior in engine.others])
+        # Of classes of the package: others may read charges.
+        known = all(type(prior) in WITHOUT_CHARGES for prior in engine.others)
+        self.in_branch = known and beside_network([prior.config for prior in engine.others])
         if self.in_branch:
             branch.run(lambda: self._by_autograd(None))
 

@@ -196,7 +196,7 @@ def _by_memory(config: TensorNetConfig, work: Workload, tiles: Tiles, machine: M
 
 
 def _atom_tiles(config: TensorNetConfig, work: Workload, machine: Machine, chain: str) -> tuple[bool, Stage]:
-    apart, tiled = "a launch for each product", "tiles of atoms in CUDA C++"
+    apart, tiled = "a launch for each product", "tiles of atoms, and messages, in CUDA C++"
 
     def no(reason: str) -> tuple[bool, Stage]:
         return False, Stage("within atoms", apart, reason, tiled)

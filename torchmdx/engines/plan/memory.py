@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # The largest share of a device's memory that tensors of all atoms are planned to take.
 MOST_SHARE = 0.83
 # The largest share of it that all tensors of a domain take, which has no slabs: tiles of atoms need them, and are a
-# sixth faster than tensors computed again.
-DOMAIN_SHARE = 0.6
+# sixth faster than tensors computed again. Two domains may share a device.
+DOMAIN_SHARE = 0.4
 EDGE_BYTES = 64  # of an edge in the list and in buffers
 STEP_BYTES = 1_100  # of an atom in positions, results and the search of a step
 # Of slabs (engines/gpu/slab_layout.py): how many together are as thick as the cutoff, and by how much they are thicker.

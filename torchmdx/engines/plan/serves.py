@@ -55,7 +55,7 @@ def atom_tiles(config: TensorNetConfig) -> str | None:
 
 
 def row_head(config: TensorNetConfig) -> str | None:
-    """The head by one program per atom (kernels/one_atom.py)."""
+    """The head by one program per atom (triton/one_atom.py)."""
     channels, layers = power_of_two(config.num_channels), 1 + config.num_head_layers
     width = 2 * channels if config.head == "gated" else power_of_two(config.num_channels // 2)
     if layers * width > ROW_HEAD_CHANNELS * channels:
