@@ -8,7 +8,7 @@ structure, of water from an equilibrated box (benchmarks/liquid_water.py), after
 smaller box, alanine dipeptide in 200 molecules of water, was equilibrated by OpenMM.
 Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time. drift: slope
 of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list. A run ends
-after --seconds, if it has not reached --picoseconds by then; its row is written every REPORT seconds.
+after --seconds, unless --picoseconds are covered before; its row is written every REPORT seconds, from 20 frames on.
 
 upstream_*: of crystals where matgl can be imported, its own results for FRAMES structures of the run: the mean pressure
 (without kinetic energy) less that of torchmdx, GPa, and the largest difference of a force, eV/Å.
@@ -117,8 +117,7 @@ def structure(name: str) -> ase.Atoms:
 
 def mean(values: NDArray[np.float64]) -> tuple[float, float]:
     """With the standard error, from blocks of time."""
-    size = len(values) // BLOCKS
-    blocks = values[: size * BLOCKS].reshape(BLOCKS, size).mean(1)
+    blocks = values[: len(values) // BLOCKS * BLOCKS].reshape(BLOCKS, -1).mean(1)
     return float(blocks.mean()), float(blocks.std(ddof=1) / BLOCKS**0.5)
 
 
@@ -128,8 +127,7 @@ def rounded(name: str, values: NDArray[np.float64], digits: int) -> Row:
 
 
 def by_dynamics(run: Run, potential: Potential, atoms: ase.Atoms, steps: int) -> Iterator[Frame]:
-    options: dict[str, Any] = dict(timestep=run.timestep, temperature=TEMPERATURE, seed=1)
-    options["hydrogen_mass"] = run.hydrogens
+    options: dict[str, Any] = dict(timestep=run.timestep, temperature=TEMPERATURE, seed=1, hydrogen_mass=run.hydrogens)
     if run.ensemble == "npt":
         options["barostat"] = CellRescaling(1.0, 1.0, run.compressibility)
     system = System.from_ase(atoms)
@@ -230,9 +228,8 @@ def measure(name: str, run: Run, path: str | Path, picoseconds: float, seconds: 
     atoms, crystal = start_of(run, potential), run.system in ("Cu 108", "NaCl 216")
     frames: list[Frame] = []
     start, told = 0.0, 0.0  # the first frame is after settling and set-up
-    for frame in (by_openmm if run.program == "OpenMM" else by_dynamics)(
-        run, potential, atoms, steps_of(run, picoseconds)
-    ):
+    frames_of = by_openmm if run.program == "OpenMM" else by_dynamics
+    for frame in frames_of(run, potential, atoms, steps_of(run, picoseconds)):
         now = time.perf_counter()
         start, told = (start, told) if frames else (now, now)
         frames.append(frame if crystal else replace(frame, positions=frame.positions[:0]))
@@ -244,16 +241,18 @@ def measure(name: str, run: Run, path: str | Path, picoseconds: float, seconds: 
     row = row_of(name, run, atoms, frames, time.perf_counter() - start)
     if crystal and importlib.util.find_spec("matgl") is None:
         print(f"{name}: without matgl, which cannot be imported", flush=True)
-    elif crystal:
+    elif crystal and "error" not in row:
         row |= beside_upstream(Path(path), potential, atoms, frames)
     yield row
 
 
 def row_of(name: str, run: Run, atoms: ase.Atoms, frames: list[Frame], span: float) -> Row:
-    """span: s between the first frame and the last."""
-    last = frames[-1]
+    """span: s between the first frame and the last. Of too few frames for errors, a row with an error only."""
     row: Row = dict(run=name, potential=run.potential, system=run.system, atoms=len(atoms), ensemble=run.ensemble)
     row |= dict(program=run.program, timestep_fs=run.timestep, hydrogens_amu=run.hydrogens)
+    if len(frames) < drift.BLOCKS:
+        return row | dict(error=f"no result: errors need at least {drift.BLOCKS} frames, got {len(frames)}; run longer")
+    last = frames[-1]
     row |= dict(picoseconds=round(last.time, 1), ns_day=round((last.time - frames[0].time) * 86.4 / span, 1))
     row |= rounded("temperature", np.array([frame.temperature for frame in frames]), 2)
     return row | dict(recoveries=last.recoveries, why=last.why) | results(run, atoms, frames)
@@ -293,7 +292,8 @@ def main() -> None:
             continue
         for row in measure(name, run, path, options.picoseconds, options.seconds):
             print(row, flush=True)
-            record.update("long_runs", [row], ("run",))
+            if "error" not in row:
+                record.update("long_runs", [row], ("run",))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ float32, the integrator that of Langevin with 1/ps.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import re
 import time
@@ -34,7 +33,7 @@ import torch
 
 import torchmdx
 from benchmarks import multiple_steps_runs as runs
-from benchmarks.multiple_steps_report import REFERENCE, rows_of
+from benchmarks.multiple_steps_report import REFERENCE, distillations, rows_of
 from benchmarks.multiple_steps_runs import Setting, Subject
 from benchmarks.record import update
 from benchmarks.systems import STRUCTURES, load
@@ -113,7 +112,8 @@ def settle(options: argparse.Namespace) -> None:
     stages = [(runs.TEMPERATURE, options.picoseconds)]
     frames, cells = runs.equilibrated(subject, stages, pressed=options.kind == "npt")
     given = {} if subject.cell is None else {"cell": cells if options.kind == "npt" else subject.cell}
-    np.savez(_start_of(options.folder, options.name, options.kind), numbers=subject.numbers, frames=frames, **given)
+    given |= dict(numbers=subject.numbers, frames=frames, settled_ps=subject.settled_ps + options.picoseconds)
+    np.savez(_start_of(options.folder, options.name, options.kind), **given)
     print(f"{options.name}, {options.kind}: {options.picoseconds:g} ps more", flush=True)
 
 
@@ -145,7 +145,8 @@ def _subject(folder: Path, name: str, potential: str, fast: str | None, kind: st
             _POTENTIALS[file] = torchmdx.load(file, dtype=torch.float32, device=DEVICE)
     with np.load(_start_of(folder, name, kind)) as held:
         given = (held["numbers"], held["frames"], held.get("cell"))
-    return Subject(name, *given, _POTENTIALS[potential], _POTENTIALS.get(fast or ""))
+        settled = float(held.get("settled_ps", 0.0))
+    return Subject(name, *given, _POTENTIALS[potential], _POTENTIALS.get(fast or ""), settled)
 
 
 def work(
@@ -162,14 +163,15 @@ def work(
 
     Returns a line about it.
     """
-    began, result = time.perf_counter(), {}
+    began, result = time.perf_counter(), dict[str, Any]()
     until = began + 0.9 * share * (end - time.time())
     try:
         subject = _subject(folder, name, potential, fast, setting.kind)
+        result["settled_ps"] = subject.settled_ps
         if setting.kind == "nve":
-            result = runs.constant_energy(subject, setting, until)
+            result |= runs.constant_energy(subject, setting, until)
         else:
-            result = runs.constant_temperature(subject, setting, until, shorter)
+            result |= runs.constant_temperature(subject, setting, until, shorter)
         said = f"{result['frames']} frames, {result['picoseconds']:.1f} ps"
     except (FloatingPointError, StepError, NonFiniteError) as error:  # what a setting does to a run
         said = result["failed"] = f"{type(error).__name__}: {error}"
@@ -201,21 +203,13 @@ def run(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Compares all results of the folder."""
-    rows = []
-    for path in sorted(options.folder.glob("*.distillation/distillation.json")):
-        found = json.loads(path.read_text())["chosen"]
-        if "result" in found:
-            rows.append(dict(kind="distillation", name=path.parent.stem, **_plain(found["result"])))
+    rows = distillations(options.folder)
     for name in options.names.split(","):
         rows += rows_of(name, options.folder, settings_of(name))
     for row in rows:
         print({key: value for key, value in row.items() if not isinstance(value, (dict, list))}, flush=True)
     keys = ("kind", "name", "system", "potential", "hydrogen_mass", "step_fs", "inner")
     print(update("multiple_steps_physics", rows, keys))
-
-
-def _plain(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in ("page", "kind", "name")}
 
 
 def main() -> None:

@@ -5,7 +5,9 @@ Those of 2 fs with heavy hydrogens, and those of the same inner step and masses.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 from benchmarks import observables, record
 from benchmarks.drift import slopes
 from benchmarks.multiple_steps_runs import LONGEST, PAIR_EVERY, TEMPERATURE, Setting
+from torchmdx.report.history import EPOCHS, read_table
 from torchmdx.structures.units import BOLTZMANN
 
 # Its distribution of positions is that of any masses, and harmonic vibrations are exact.
@@ -43,6 +46,8 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
         )  # fmt: skip
         if "potential" in arrays:
             row["potential"] = str(arrays["potential"])
+        if "settled_ps" in arrays:
+            row["settled_ps"] = _rounded(arrays["settled_ps"])
         if "failed" in arrays:
             rows.append(row | dict(error=str(arrays["failed"])))
             continue
@@ -61,6 +66,28 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
         if single is not None and "failed" not in single and setting.kind != "nve":
             row |= against_single(arrays, single)
         rows.append(row)
+    return rows
+
+
+def distillations(folder: Path) -> list[dict[str, Any]]:
+    """A row of each fast model that `torchmdx distill` made in the folder, NAME.distillation.
+
+    With the tests of the fast model; if it was stopped during the training, with the epochs so far and the error of
+    forces on frames for validation, eV/Å, of the best weights.
+    """
+    rows = []
+    for path in sorted(folder.glob("*.distillation/distillation.json")):
+        found = json.loads(path.read_text())
+        potential = re.sub(r"\.[a-z]+$", "", found["asked"]["potential"]["name"])
+        row = dict(kind="distillation", name=path.parent.stem, potential=potential)
+        log = path.parent / "training" / EPOCHS
+        table = read_table(log) if log.exists() else {}
+        if "result" in found["chosen"]:
+            result = found["chosen"]["result"]
+            rows.append(row | {name: value for name, value in result.items() if name not in ("page", "kind", "name")})
+        elif "validation_loss" in table:
+            rmse = table["validation_forces_rmse"][np.nanargmin(table["validation_loss"])] / 1000
+            rows.append(row | dict(epochs=int(table["epoch"][-1]), validation_force_rmse=_rounded(rmse, 3)))
     return rows
 
 

@@ -71,6 +71,7 @@ class Subject:
     cell: Floats | None  # [3,3], or [R,3,3]
     potential: Potential
     fast: Potential | None
+    settled_ps: float = 0.0  # after the start
     seed: int = 1
     _step: CapturedStep | None = field(default=None, repr=False)
 

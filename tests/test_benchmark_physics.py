@@ -1,6 +1,8 @@
 """benchmarks/multiple_steps_physics and its report: what is run, and what differs from single steps."""
 
+import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.multiple_steps_physics import settings_of, share_of
-from benchmarks.multiple_steps_report import REFERENCE, against_single, rows_of
+from benchmarks import multiple_steps_physics, multiple_steps_runs
+from benchmarks.multiple_steps_physics import settings_of, settle, share_of, work
+from benchmarks.multiple_steps_report import REFERENCE, against_single, distillations, rows_of
 from benchmarks.multiple_steps_runs import Setting
 
 RANDOM = np.random.default_rng(3)
@@ -72,3 +75,47 @@ def test_rows_have_errors_of_runs_and_comparisons(tmp_path):
     assert multiple["configurational_k"] == pytest.approx(300, rel=2e-3)
     assert (failed["error"], failed["outer_fs"]) == ("FloatingPointError: 999 K after 24 fs", 6)
     assert {row["potential"] for row in (reference, multiple, failed)} == {"aceff-1.1"}
+
+
+def test_rows_tell_how_long_their_start_was_settled(tmp_path, monkeypatch):
+    frames, cell = np.zeros((REPLICAS, 3, 3)), np.eye(3)
+    np.savez(tmp_path / "water216.start.npz", numbers=[8, 1, 1], frames=frames, cell=cell)
+    monkeypatch.setitem(multiple_steps_physics._POTENTIALS, "aceff-1.1.pt", None)
+    monkeypatch.setattr(multiple_steps_runs, "equilibrated", lambda subject, stages, pressed: (frames + 1, cell))
+    monkeypatch.setattr(multiple_steps_runs, "constant_temperature", lambda *given: arrays())
+
+    def settled() -> float:
+        told = work(tmp_path, "water216", "aceff-1.1.pt", None, REFERENCE, end=0.0, share=1.0, shorter=1.0)
+        assert "300 frames" in told
+        return rows_of("water216", tmp_path, [REFERENCE])[0]["settled_ps"]
+
+    assert settled() == 0
+    for picoseconds in (10.0, 6.0):
+        settle(
+            Namespace(folder=tmp_path, name="water216", potential="aceff-1.1.pt", kind="nvt", picoseconds=picoseconds)
+        )
+    assert settled() == 16
+    with np.load(tmp_path / "water216.start.npz") as held:
+        assert (held["frames"] == 1).all()
+        np.testing.assert_array_equal(held["cell"], cell)
+
+
+def test_rows_of_distillations_have_errors_of_tests_or_of_validation(tmp_path):
+    def written(name, potential, chosen):
+        folder = tmp_path / f"{name}.distillation"
+        (folder / "training").mkdir(parents=True)
+        content = {"asked": {"potential": {"name": potential}}, "chosen": chosen}
+        (folder / "distillation.json").write_text(json.dumps(content))
+        return folder / "training" / "epochs.csv"
+
+    result = {"page": "p.html", "kind": "distillation", "name": "p", "force_rmse": 0.0139}
+    written("alanine_dipeptide", "organic-1.safetensors", {"result": result})
+    written("ethanol", "organic-1.safetensors", {})
+    stopped = written("water216", "aceff-1.1.ckpt", {})
+    stopped.write_text(
+        "epoch,step,validation_loss,validation_forces_rmse\n31,310,0.3,47.0\n32,320,0.2,45.21\n33,330,,\n"
+    )
+    assert distillations(tmp_path) == [
+        dict(kind="distillation", name="alanine_dipeptide", potential="organic-1", force_rmse=0.0139),
+        dict(kind="distillation", name="water216", potential="aceff-1.1", epochs=33, validation_force_rmse=0.0452),
+    ]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import torchmdx
+from torchmdx.runtime.public_names import IMPORT, public_names
 
 PACKAGE = Path(torchmdx.__file__).parent
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
@@ -314,6 +315,30 @@ def test_comparing_a_step_with_the_exact_model_needs_no_compiler_of_torch():
     )
     assert "torchmdx.evaluation.blocks" in loaded
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
+
+
+def names_for_type_checkers(source: str) -> list[str]:
+    """Of imports such as `from a import X as X` under TYPE_CHECKING, however they are wrapped."""
+    nodes = list(ast.walk(ast.parse(source)))
+    guards = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for guard in guards for node in ast.walk(guard) if isinstance(node, ast.ImportFrom)]
+    return sorted(alias.name for node in imports for alias in node.names if alias.asname == alias.name)
+
+
+def test_no_public_name_is_lost_to_the_way_its_import_is_written():
+    """`public_names` reads imports of one line each."""
+    folders = [path.parent for path in PACKAGE.rglob("__init__.py") if "public_names(" in path.read_text()]
+    assert len(folders) > 20
+    for folder in folders:
+        module = ".".join(folder.relative_to(PACKAGE.parent).parts)
+        names = names_for_type_checkers((folder / "__init__.py").read_text())
+        assert names == public_names(module)[0], module
+
+
+def test_a_wrapped_import_would_be_seen():
+    wrapped = "if TYPE_CHECKING:\n    from a import (\n        X as X,\n    )\n    from b import Y as Y, Z as Z\n"
+    assert names_for_type_checkers(wrapped) == ["X", "Y", "Z"]
+    assert not IMPORT.findall(wrapped)
 
 
 def test_public_names_are_there():

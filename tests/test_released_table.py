@@ -191,6 +191,25 @@ def test_a_long_run_tells_what_it_has_covered(monkeypatch):
     assert (rows[-1]["temperature"], rows[-1]["hydrogens_amu"]) == (300.0, None)
 
 
+@pytest.mark.parametrize("covered", [0, 1, 19])
+def test_a_long_run_of_few_frames_has_no_result(results, monkeypatch, capsys, covered):
+    row = dict(run="water-nve", drift_ev_atom_ps=1e-6)
+    record.update("long_runs", [row], ("run",))
+
+    def frames(*_):
+        for k in range(covered):
+            yield long_runs.Frame(0.1 * k, 1e-6 * k, 300.0, 1000.0, np.zeros((3, 3)), np.eye(3), 0)
+
+    monkeypatch.setattr(long_runs, "by_dynamics", frames)
+    monkeypatch.setattr(long_runs, "start_of", lambda *_: released.toluene())
+    monkeypatch.setattr(released, "find", lambda *_: "organic-1")
+    monkeypatch.setattr("sys.argv", ["long_runs", "--rows", "water-nve,copper-npt"])
+    long_runs.main()
+    told = f"'error': 'no result: errors need at least 20 frames, got {covered}; run longer'}}"
+    assert capsys.readouterr().out.count(told) == 2
+    assert record.read("long_runs")["rows"] == [row]
+
+
 def test_rows_of_earlier_runs_stay_with_their_commit(results):
     keys, rows = ("system",), [{"system": name, "ms": 1.0} for name in "abc"]
     record.update("one", rows, keys)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from torchmdx.datasets.distributions import statistics, text
+from torchmdx.datasets.distributions import histogram, statistics, text
 from torchmdx.datasets.frames import Frames
 from torchmdx.datasets.store import Store, StoreWriter
 
@@ -98,3 +98,13 @@ def test_forces_only(tmp_path):
     assert (found.energy, found.references, found.num_outliers) == (None, {}, 0)
     assert found.labelled == {"energy": 0, "forces": 12, "stress": 0, "charges": 0, "dipole": 0}
     assert "reference" in text(found)
+
+
+def test_ranges_of_a_histogram_end_at_the_maximum():
+    def labels(least, most, bins):
+        return [line.split()[0] for line in histogram(dict.fromkeys(range(least, most + 1), 1), bins)]
+
+    assert labels(10, 15, 12) == ["10", "11", "12", "13", "14", "15"]
+    assert labels(10, 13, 2) == ["10-11", "12-13"]
+    assert labels(10, 14, 2) == ["10-12", "13-14"]
+    assert labels(10, 30, 12)[-2:] == ["28-29", "30"]

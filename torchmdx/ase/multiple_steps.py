@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class MultipleTimeSteps(MolecularDynamics):
-    """Velocity Verlet-RESPA, or BAOAB-RESPA at a temperature, as of `torchmdx.dynamics.multiple_steps`.
+    """Velocity Verlet-RESPA, or BAOAB-RESPA at a temperature, as in `torchmdx.dynamics.multiple_steps`.
 
     Example::
 
@@ -37,14 +37,16 @@ class MultipleTimeSteps(MolecularDynamics):
     Args:
         timestep: Of the inner steps.
         fast: A calculator of ASE, near that of the atoms, which is evaluated `inner` times as often.
-        inner: None takes the longest outer step for which averages are right, as of `torchmdx.Dynamics`.
+        inner: Steps of `fast` in an outer step; None: as many as averages allow, as in `torchmdx.Dynamics`.
         temperature_K: None for constant energy.
         friction: In 1 / ASE's unit of time.
-        max_force_difference: Of the forces on an atom, eV/Å; None: that of `torchmdx.Dynamics`.
+        max_force_difference: Largest difference of the forces on an atom, eV/Å; None: the default of
+            `torchmdx.Dynamics`.
         rng: A NumPy generator of random numbers.
         options: As for `ase.md.md.MolecularDynamics`.
 
     Raises:
+        DisagreementError: From `run`, where the forces of the calculators differ by more than the limit.
         ValueError: For constraints other than fixed atoms, and values out of range.
     """
 

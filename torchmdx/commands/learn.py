@@ -41,10 +41,11 @@ def add_parser(subparsers: Any) -> None:
         "--schema", action="store_true", help="print the JSON schema of configurations, for editors, and exit"
     )
     parser.rest = "words"
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, flags=parser.flags())
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.commands.spelling import take_file
     from torchmdx.learning.config import LearnConfig
     from torchmdx.training.config_file import print_schema, read_as
 
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(example_text())
         return 0
     words: list[str] = options.words
-    file = words.pop(0) if words and not words[0].startswith("--") else None
+    file = take_file(words, LearnConfig, options.flags, "torchmdx learn LEARN.yaml", optional=False)
     if file is None:
         raise ValueError("learn needs a configuration: torchmdx learn LEARN.yaml (--example prints one)")
     config = read_as(LearnConfig, file, words)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 NEAR = 0.6  # similarity of two words, from 0 to 1
 
@@ -48,6 +51,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def flags(self) -> list[str]:
+        """Every option, such as --resume."""
+        return list(self._option_string_actions)
+
     def error(self, message: str) -> NoReturn:
         """Prints the usage and the message with suggestions, and exits with status 2."""
         super().error(message + self._suggestions(message))
@@ -57,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         if choice is not None:
             return nearest([choice.group(1)], re.findall(r"[\w.-]+", choice.group(2)))
         if "unrecognized arguments" in message or "are required" in message:
-            known = list(self._option_string_actions)
+            known = self.flags()
             words = [word.split("=")[0] for word in self._given if word.startswith("--") and len(word) > 2]
             return nearest([word for word in words if not any(name.startswith(word) for name in known)], known)
         return ""
@@ -68,3 +75,36 @@ def nearest(words: Iterable[str], known: Iterable[str]) -> str:
     names = {name.lstrip("-"): name for name in known}
     found = [names[near] for word in words for near in difflib.get_close_matches(word.lstrip("-"), names, 1, NEAR)]
     return f"; did you mean {', '.join(dict.fromkeys(found))}?" if found else ""
+
+
+def take_file(words: list[str], kind: type[BaseModel], flags: Sequence[str], usage: str, optional: bool) -> str | None:
+    """Takes the configuration file out of `rest`, where it is first; overrides --section.key value follow it.
+
+    Args:
+        kind: Of the configuration.
+        flags: Options of the command.
+        usage: Such as "torchmdx train CONFIG.yaml".
+        optional: Whether there may be overrides without a file.
+
+    Returns:
+        None without a file.
+
+    Raises:
+        ValueError: For words that are neither options nor overrides, and for overrides before the file.
+    """
+    from torchmdx.training.config_file import nearest_key
+
+    names = [word.partition("=")[0] for k, word in enumerate(words) if word.startswith("--" if k else "-")]
+    wrong = [name for name in names if "." not in name]
+    if wrong:
+        name = wrong[0].lstrip("-")
+        key = nearest_key(kind, name)
+        hint = nearest(wrong[:1], flags) or ("" if key in (None, name) else f"; did you mean --{key}?")
+        raise ValueError(f"unrecognized arguments: {' '.join(wrong)}{hint}")
+    if words and not words[0].startswith("-"):
+        return words.pop(0)
+    if words and not optional:
+        raise ValueError(
+            f"the configuration must come before overrides: {usage} --section.key value, got {words[0]!r} first"
+        )
+    return None

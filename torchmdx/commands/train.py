@@ -53,17 +53,18 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--devices", metavar="K", help="devices per node; short for --training.devices")
     parser.add_argument("--nodes", metavar="K", help="number of nodes; short for --training.nodes")
     parser.rest = "words"
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, flags=parser.flags())
 
 
 def run(options: argparse.Namespace) -> int:
+    from torchmdx.commands.spelling import take_file
     from torchmdx.training.config import Config
     from torchmdx.training.config_file import make_config, print_schema, read_config, write_text
 
     words: list[str] = options.words
     if options.schema:
         return print_schema(Config, "torchmdx train")
-    file = words.pop(0) if words and not words[0].startswith("--") else None
+    file = take_file(words, Config, options.flags, "torchmdx train CONFIG.yaml", options.print_config)
     for name in ("devices", "nodes"):
         if getattr(options, name) is not None:
             words += [f"--training.{name}", getattr(options, name)]

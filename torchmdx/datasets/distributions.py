@@ -255,6 +255,7 @@ def histogram(sizes: Mapping[int, int], bins: int = 12, width: int = 40) -> list
     top = max(heights.values())
     lines = []
     for first, count in sorted(heights.items()):
-        label = f"{first}" if step == 1 else f"{first}-{first + step - 1}"
+        last = min(first + step - 1, most)
+        label = f"{first}" if first == last else f"{first}-{last}"
         lines.append(f"{label:>11} {count:9d} {'#' * max(1, round(width * count / top))}")
     return lines

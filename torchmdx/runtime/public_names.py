@@ -13,9 +13,9 @@ IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
 def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """`__all__`, `__getattr__` and `__dir__` of a package's `__init__`, from its imports under TYPE_CHECKING.
 
-    Type checkers follow these imports; here their text says where each name is defined. A module that is a public name
-    is imported from the package itself. No other module may be called like a public name: importing it would replace
-    the name.
+    Type checkers follow these imports; here their text says where each name is defined. So the package needs its
+    sources, and each import a line of its own. A module that is a public name is imported from the package itself. No
+    other module may be called like a public name: importing it would replace the name.
     """
     spec = find_spec(package)
     assert spec is not None

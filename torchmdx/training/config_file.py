@@ -43,7 +43,8 @@ def read_as(kind: type[Kind], path: str | Path, changes: Sequence[str] = ()) -> 
 def make_as(kind: type[Kind], values: dict[str, Any], changes: Sequence[str] = ()) -> Kind:
     """The configuration of a kind from values by section and overrides from the command line."""
     for key, text in _pairs(changes):
-        _require_known(kind, key)
+        if key not in known_keys(kind):
+            raise ValueError(_unknown(kind, key))
         *sections, name = key.split(".")
         at = values
         for section in sections:
@@ -203,18 +204,18 @@ def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
             yield prefix + name
 
 
-def _require_known(kind: type[BaseModel], key: str) -> None:
-    if key not in known_keys(kind):
-        raise ValueError(_unknown(kind, key))
-
-
-def _unknown(kind: type[BaseModel], key: str) -> str:
+def nearest_key(kind: type[BaseModel], key: str) -> str | None:
+    """The most similar key or section, or else a key with a similar end."""
     keys = known_keys(kind)
     sections = sorted({word.rsplit(".", 1)[0] for word in keys})
     last = {word.rsplit(".", 1)[1]: word for word in reversed(keys)}
     near = difflib.get_close_matches(key, [*keys, *sections], 1, 0.6)
     tail = difflib.get_close_matches(key.rsplit(".", 1)[-1], list(last), 1, 0.6)
-    nearest = near[0] if near else last[tail[0]] if tail else None
+    return near[0] if near else last[tail[0]] if tail else None
+
+
+def _unknown(kind: type[BaseModel], key: str) -> str:
+    nearest = nearest_key(kind, key)
     return f"unknown key {key!r}" + (f"; did you mean {nearest!r}?" if nearest else "")
 
 

@@ -272,7 +272,7 @@ def _priors(priors: Sequence[PriorConfig], kernel: str, work: Workload) -> list[
 
 
 def _uncertainty(work: Workload, kernels: KernelPlan) -> list[Stage]:
-    """What makes the uncertainty of the energy of the inputs of the last layer."""
+    """How the uncertainty of the energy is computed from the inputs of the last layer."""
     if not work.last_inputs:
         return []
     name, inside, beside, behind = (
@@ -284,8 +284,8 @@ def _uncertainty(work: Workload, kernels: KernelPlan) -> list[Stage]:
     if kernels.one_launch and kernels.clusters is None:
         return [Stage(name, inside, "its blocks have the inputs of the last layer", behind)]
     if kernels.one_launch:
-        return [Stage(name, behind, "its blocks tell the inputs of the last layer")]
-    return [Stage(name, beside, "kernels of the head tell the inputs of the last layer, before the backward pass")]
+        return [Stage(name, behind, "its blocks store the inputs of the last layer")]
+    return [Stage(name, beside, "kernels of the head store the inputs of the last layer before the backward pass")]
 
 
 def _near(config: Any, work: Workload) -> list[Stage]:
