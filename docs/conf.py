@@ -77,7 +77,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"torchmdx\.engines\.plan\.(request\.Network|workload\.Workload|machine\.Machine)"),
     (r"py:.*", r"torchmdx\.training\.(distributed\.Group|labelled\.LabelledBatch|progress\.TrainingProgress)"),
     (r"py:.*", r"Dropout|BatchNorm"),
-    (r"py:.*", r"torchmdx\.report\.predictor\.LastInputs|NoCalibration"),
+    (r"py:.*", r"torchmdx\.report\.predictions\.LastInputs|NoCalibration"),
     (r"py:.*", r"torchmdx\.report\.page\.PageSection|(torchmdx\.report\.view\.notebook\.)?View"),
     (r"py:.*", r"torchmdx\.dynamics\.(trajectory\.TrajectoryFrame|trajectory_formats\.TrajectoryFile)|TrajectoryFile"),
     (r"py:.*", r"torchmdx\.engines\.plan\.(machine\.Machine|request\.Network|workload\.Workload)"),
