@@ -203,6 +203,8 @@ def launched():
 def compiled(capability, cases, *options):
     """{case: {kernel: bytes of shared memory}}, which a GPU of this capability has, as it has the registers."""
     pytest.importorskip("triton")
+    if not cases:
+        return {}
     most, names = MOST_SHARED[capability] * 1024, ["/".join(case) for case in cases]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(SCRIPT), str(capability), *options, *names],
