@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import observables, record
+from benchmarks import observables
 from benchmarks.drift import slopes
 from benchmarks.multiple_steps_runs import LONGEST, PAIR_EVERY, TEMPERATURE, Setting
 from torchmdx.report.history import EPOCHS, read_table
@@ -35,7 +35,6 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
     """A row of each setting that has a result in the folder."""
     held = {one: _load(folder / f"{name}.{one.name}.npz") for one in settings}
     reference = held.get(REFERENCE)
-    timed = [row for row in record.read("multiple_steps")["rows"] if row["system"] == name]
     rows = []
     for setting, arrays in held.items():
         if arrays is None:
@@ -52,7 +51,6 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
             rows.append(row | dict(error=str(arrays["failed"])))
             continue
         row |= dict(picoseconds=_rounded(arrays["picoseconds"]), frames=int(arrays["frames"]))
-        times = next((one for one in timed if one["potential"] == row.get("potential", one["potential"])), {})
         single = held.get(replace(setting, inner=1)) if setting.inner > 1 else None
         if setting.kind == "nve":
             row |= _drift(arrays)
@@ -60,7 +58,6 @@ def rows_of(name: str, folder: Path, settings: Sequence[Setting]) -> list[dict[s
             row |= _pair("density_g_cm3", *observables.mean_and_error(arrays["density"]), 5)
         else:
             row |= _averages(arrays)
-            row |= samples_an_hour(row, times)
             if reference is not None and "failed" not in reference:
                 row |= compared(arrays, reference)
         if single is not None and "failed" not in single and setting.kind != "nve":
@@ -89,16 +86,6 @@ def distillations(folder: Path) -> list[dict[str, Any]]:
             rmse = table["validation_forces_rmse"][np.nanargmin(table["validation_loss"])] / 1000
             rows.append(row | dict(epochs=int(table["epoch"][-1]), validation_force_rmse=_rounded(rmse, 3)))
     return rows
-
-
-def samples_an_hour(row: dict[str, Any], times: dict[str, Any]) -> dict[str, float]:
-    """Independent values of one replica in an hour, with the time of a step that `benchmarks.multiple_steps` has."""
-    step_ms = times.get("single_ms" if row["inner"] == 1 else f"inner_{row['inner']}_ms")
-    if step_ms is None:
-        return {}
-    picoseconds = 3.6e3 * row["step_fs"] / step_ms
-    names = [name for name in ("energy", "psi") if f"{name}_time_ps" in row]
-    return {f"{name}_samples_an_hour": _rounded(picoseconds / (2 * row[f"{name}_time_ps"]), 3) for name in names}
 
 
 def _load(path: Path) -> Arrays | None:

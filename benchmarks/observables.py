@@ -60,17 +60,26 @@ def histogram(values: Any, low: float, high: float, bins: int) -> Floats:
     return np.stack([np.bincount(row, minlength=bins) for row in flat]).astype(np.float64)
 
 
-def correlation_time(series: Floats, spacing: float) -> float:
+def correlation_time(series: Floats, spacing: float, longest: float = np.inf) -> float:
     """Integrated autocorrelation time of values [K,R] at this spacing, up to the first lag without correlation.
 
     A run of length T has T / (2 times this) independent values. Fluctuations are around the mean of all replicas.
+    longest: most lags, in units of the result; 5 leaves out noise, and what is slower than the rest.
     """
     around = series - series.mean()
     whole = np.fft.rfft(around, 2 * len(around), axis=0)
     products = np.fft.irfft(np.abs(whole) ** 2, axis=0)[: len(around)].mean(1) / np.arange(len(around), 0, -1)
     last = np.flatnonzero(products <= 0)
-    kept = products[1 : int(last[0]) if len(last) else len(products)]
-    return float(spacing * (0.5 + kept.sum() / products[0]))
+    times = np.cumsum(products[: int(last[0]) if len(last) else len(products)]) / products[0] - 0.5
+    beyond = np.flatnonzero(np.arange(len(times)) >= longest * times)
+    return float(spacing * times[beyond[0] if len(beyond) else -1])
+
+
+def time_and_error(series: Floats, spacing: float, longest: float = np.inf) -> tuple[float, float]:
+    """Correlation time of values [K,R], and its standard error by the jackknife over replicas."""
+    count = series.shape[1]
+    left_out = [correlation_time(np.delete(series, each, 1), spacing, longest) for each in range(count)]
+    return correlation_time(series, spacing, longest), float((count - 1) ** 0.5 * np.std(left_out))
 
 
 def bonds_of(numbers: Any, positions: Any) -> dict[str, NDArray[np.int64]]:

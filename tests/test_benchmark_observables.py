@@ -75,11 +75,25 @@ def test_a_random_walk_diffuses_as_fast_as_its_steps():
     assert np.isnan(observables.diffusion(walk[:10], 0.1, 0.5, 2.0)).all()
 
 
+def autoregressive(kept, shape, random):
+    """Values of the correlation time (1 + kept) / (1 - kept) / 2, in steps."""
+    series = random.normal(0, 1, (shape[0] + 100, *shape[1:]))
+    for k in range(1, len(series)):
+        series[k] += kept * series[k - 1]
+    return series[100:]
+
+
 def test_a_correlation_time_is_that_of_an_autoregressive_process():
-    kept, noise = 0.8, np.random.default_rng(5).normal(0, 1, (20_000, 16))
-    series = np.zeros_like(noise)
-    for k in range(1, len(noise)):
-        series[k] = kept * series[k - 1] + noise[k]
-    expected = 0.5 * (1 + kept) / (1 - kept)
-    assert observables.correlation_time(7 + series[100:], 2.0) == pytest.approx(2.0 * expected, rel=0.03)
-    assert observables.correlation_time(noise, 2.0) == pytest.approx(1.0, rel=0.05)
+    random = np.random.default_rng(5)
+    series, noise = (autoregressive(kept, (20_000, 16), random) for kept in (0.8, 0.0))
+    for longest in (np.inf, 5.0):
+        assert observables.correlation_time(7 + series, 2.0, longest) == pytest.approx(9.0, rel=0.03)
+        assert observables.correlation_time(noise, 2.0, longest) == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_error_of_a_correlation_time_is_the_scatter_of_repeated_ones():
+    random = np.random.default_rng(5)
+    found = [observables.time_and_error(autoregressive(0.8, (450, 16), random), 2.0, 5.0) for _ in range(60)]
+    times, errors = np.array(found).T
+    assert times.mean() == pytest.approx(9.0, rel=0.05)
+    assert errors.mean() == pytest.approx(times.std(), rel=0.3)
