@@ -53,9 +53,9 @@ ROWS = (
 )  # fmt: skip
 FEW = 64  # atoms whose dynamics are measured
 MOST_EXACT = 5000  # atoms that are compared with the exact model in float64
-REPLAYS, ROUNDS = 2000, 15  # of each graph, as far as there is time, in so many rounds
+REPLAYS, ROUNDS = 2000, 15  # replays of each graph, as far as there is time, and rounds
 SECONDS = 2.0  # of replays
-STEPS = 1000  # of dynamics, in so many rounds
+STEPS = 1000  # of dynamics in each round
 
 
 def known(potential: Potential) -> Potential:

@@ -7,7 +7,7 @@ from torchmdx import System, evaluate
 from torchmdx.report.predictions import pack
 
 
-def test_padding_sees_nobody_and_changes_nothing(potential, mixed):
+def test_padding_has_no_neighbours_and_changes_nothing(potential, mixed):
     """What a GPU gets: shapes of its own, filled with atoms far apart."""
     frames = frames_of(mixed)
     batch = pack(frames, 1300, 16, potential.cutoff)

@@ -71,7 +71,7 @@ class Division:
         return deform, (self.skin - shrinkage * (self.reach + self.skin)) / 2
 
     def holds(self, positions: Floats, cell: Floats, every: int = 1) -> bool:
-        """Whether no atom has moved by more than is allowed. every: one of so many atoms is looked at."""
+        """Whether no atom has moved by more than is allowed. every: one atom in this many is checked."""
         deform, allowed = self.allowed(cell)
         before = torch.from_numpy(self.positions[::every])
         if deform is not None:

@@ -95,7 +95,7 @@ class Standby(Generic[Key, Made]):
         """Starts a thread that makes the step of a key. Python waits for it when it ends."""
         log.info(WHY)
         future: Future[Made] = Future()
-        self._known.add(name)  # whatever comes of it, nobody stands by a second time
+        self._known.add(name)  # also if it fails: the exact model is asked only once
 
         def work() -> None:
             try:

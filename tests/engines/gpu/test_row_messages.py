@@ -88,7 +88,7 @@ class Rows(RowMessages):
         return (value * inside)[: self.count], (slope * inside)[: self.count]
 
     def sums(self, filters, sources=SOURCES):
-        """Σ_j f Y_j of each row in float64, over the first so many sources."""
+        """Σ_j f Y_j of each row in float64, over the first sources only."""
         near = (self.sources[: self.count] < sources)[:, None, None]
         given = filters[:, PARTS] * self.sent.double()[self.sources[: self.count].long()] * near
         zero = torch.zeros(self.n, 9, C, dtype=torch.float64, device=self.device)
