@@ -10,7 +10,8 @@ from torchmdx import Potential, System, TensorNetConfig, evaluate
 from torchmdx.lammps.example import water
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.priors.zbl import ZBLConfig
-from torchmdx.step.domain_step import DomainStep, reach
+from torchmdx.step.domain_reach import reach
+from torchmdx.step.domain_step import DomainStep
 
 
 def potential(dtype=torch.float64, seed=0) -> Potential:

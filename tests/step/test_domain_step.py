@@ -13,7 +13,8 @@ from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.priors.zbl import ZBLConfig
 from torchmdx.models.tensornet2 import TensorNet2Config
-from torchmdx.step.domain_step import DomainStep, num_hops, reach
+from torchmdx.step.domain_reach import num_hops, reach
+from torchmdx.step.domain_step import DomainStep
 from torchmdx.step.results import NonFiniteError
 
 SETTINGS = dict(num_channels=16, num_radial=8, num_layers=1, cutoff=3.0)

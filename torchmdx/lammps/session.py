@@ -18,7 +18,8 @@ from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.lammps.settings import Settings
 from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.runtime.devices import choose_device
-from torchmdx.step.domain_step import DomainStep, num_hops, reach
+from torchmdx.step.domain_reach import num_hops, reach
+from torchmdx.step.domain_step import DomainStep
 
 log = logging.getLogger(__name__)
 MESSAGE_LENGTH = 2048  # as in torchmdx_plugin.h

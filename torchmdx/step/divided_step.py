@@ -21,7 +21,7 @@ from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_domain import DomainPart
 from torchmdx.step.divided_structure import DividedStructure, require_finite_positions
 from torchmdx.step.division import Grid
-from torchmdx.step.domain_step import why_not
+from torchmdx.step.domain_reach import why_not
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.state import checked_precision

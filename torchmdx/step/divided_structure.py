@@ -17,7 +17,8 @@ from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
 from torchmdx.step.divided_domain import DeviceDomain, DomainPart, DomainSums
 from torchmdx.step.division import Division, Grid, choose_grid, divide
-from torchmdx.step.domain_step import DomainStep, reach
+from torchmdx.step.domain_reach import reach
+from torchmdx.step.domain_step import DomainStep
 from torchmdx.step.results import NonFiniteError, StepResult
 from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
-from torchmdx.models.priors.base import Prior
-from torchmdx.models.tensornet import TensorNet
 from torchmdx.step.atom_virials import edge_virials, flux_virials
 from torchmdx.step.captured_step import CapturedStep
+from torchmdx.step.domain_reach import members_of, num_hops, reach, why_not
 from torchmdx.structures.cell import volume
 from torchmdx.structures.domain import Domain
 from torchmdx.structures.system import Batch
@@ -78,7 +77,7 @@ class DomainStep:
         if capacity < 0:
             raise ValueError(f"capacity must be >= 0 atoms, got {capacity}")
         self.potential = copy.deepcopy(potential)
-        members = _members(self.potential)
+        members = members_of(self.potential)
         # A potential's shift belongs to the whole system: each atom gets its part of it here.
         self.shift = sum(float(member.shift) for member in members) / len(members)
         for member in members:
@@ -259,46 +258,6 @@ class DomainStep:
         highest = (positions @ inverse)[:, along].max()
         fractional[:, along] = highest + (1 + number // (grid[0] * grid[1])) * spacing[along]
         return fractional @ cell
-
-
-def why_not(potential: Potential | Ensemble) -> str | None:
-    """Why a potential cannot be divided among processes; None if it can."""
-    for member in _members(potential):
-        if member.predicts_charges:
-            return f"a {type(member.network).__name__} conserves the charges of the whole system"
-        if type(member.network) is not TensorNet:
-            return f"its network must be a TensorNet, got a {type(member.network).__name__}"
-        for prior in _priors(member):
-            if prior.reach is None:
-                return f"the prior {prior.config.name} may depend on atoms at any distance"
-    return None
-
-
-def num_hops(potential: Potential | Ensemble) -> int:
-    """How many times the network gathers from neighbours: in the embedding and, as a rule, in each layer."""
-    return max(_hops_of(member) for member in _members(potential))
-
-
-def reach(potential: Potential | Ensemble) -> float:
-    """The distance, Å, up to which atoms influence the energy of an atom."""
-    found = []
-    for member in _members(potential):
-        found.append(_hops_of(member) * float(member.config.cutoff))
-        found += [(prior.reach or 0) * max(prior.cutoff(True), prior.cutoff(False)) for prior in _priors(member)]
-    return max(found)
-
-
-def _hops_of(potential: Potential) -> int:
-    """0 for a network that is never divided."""
-    return int(getattr(potential.config, "num_hops", 0))
-
-
-def _priors(potential: Potential) -> list[Prior]:
-    return [cast(Prior, prior) for prior in potential.priors]
-
-
-def _members(potential: Potential | Ensemble) -> list[Potential]:
-    return potential.members if isinstance(potential, Ensemble) else [potential]
 
 
 def _require_atoms(

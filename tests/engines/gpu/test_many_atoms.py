@@ -14,7 +14,8 @@ from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.plan.launch_sizes import ByElements, Tiles
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.step.domain_step import DomainStep, reach
+from torchmdx.step.domain_reach import reach
+from torchmdx.step.domain_step import DomainStep
 
 pytestmark = needs_kernels
 
