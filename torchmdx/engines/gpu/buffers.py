@@ -244,6 +244,7 @@ class Buffers:
     @classmethod
     def allocate(cls, sizes: BufferSizes, present: PresentElements | None = None, *, last_inputs: int = 0) -> Buffers:
         n, s = sizes.num_atoms, sizes.num_systems
+        doubts = (sizes.new(s, dtype=torch.float64), sizes.new(n, dtype=torch.float64)) if last_inputs else None
         return cls(
             sizes=sizes,
             energies=sizes.new(n, dtype=torch.float64),
@@ -254,9 +255,7 @@ class Buffers:
             scratch=Scratch.allocate(sizes),
             present=present,
             last_inputs=sizes.new(n, last_inputs) if last_inputs else None,
-            uncertainties=(sizes.new(s, dtype=torch.float64), sizes.new(n, dtype=torch.float64))
-            if last_inputs
-            else None,
+            uncertainties=doubts,
         )
 
     @property

@@ -103,12 +103,9 @@ def extras(*, virials: bool, uncertainty: bool) -> tuple[tuple[str, int], ...]:
 def planned(
     num_atoms: int, edges: int, network: ClusterNetwork, device: torch.device, more: tuple[tuple[str, int], ...] = ()
 ) -> tuple[AtomClusters, ClusterKernel]:
-    """The plan for a number of atoms on a device, and its kernel.
+    """The plan for a number of atoms on a device, and its kernel with `more`, as `extras` returns it.
 
-    How many clusters run at the same time, the driver tells of a kernel only: it may be fewer than multiprocessors
-    allow.
-
-    more: `extras`. Raises ValueError if there is no room, and as `launcher`.
+    Only the driver knows how many clusters of a kernel run at once. Raises ValueError without room, and as `launcher`.
     """
     most = torch.cuda.get_device_properties(device).multi_processor_count // SHARES
     while (plan := AtomClusters.choose(num_atoms, most, network, edges)) is not None:

@@ -275,17 +275,13 @@ def _uncertainty(work: Workload, kernels: KernelPlan) -> list[Stage]:
     """How the uncertainty of the energy is computed from the inputs of the last layer."""
     if not work.last_inputs:
         return []
-    name, inside, beside, behind = (
-        "uncertainty",
-        "CUDA C++, in the launch",
-        "Triton, a branch",
-        "Triton, after the launch",
-    )
+    name, behind = "uncertainty", "Triton, after the launch"
     if kernels.one_launch and kernels.clusters is None:
-        return [Stage(name, inside, "its blocks have the inputs of the last layer", behind)]
+        return [Stage(name, "CUDA C++, in the launch", "its blocks have the inputs of the last layer", behind)]
     if kernels.one_launch:
         return [Stage(name, behind, "its blocks store the inputs of the last layer")]
-    return [Stage(name, beside, "kernels of the head store the inputs of the last layer before the backward pass")]
+    why = "kernels of the head store the inputs of the last layer before the backward pass"
+    return [Stage(name, "Triton, a branch", why)]
 
 
 def _near(config: Any, work: Workload) -> list[Stage]:
