@@ -26,6 +26,18 @@ def compiled(folder, name, **constants):
     return ctypes.CDLL(str(made))
 
 
+def needs_nvrtc(folder, monkeypatch):
+    """Skips the test where there is no NVRTC; keeps what it compiles in a folder that is empty."""
+    from torchmdx.runtime import cuda_source
+    from torchmdx.runtime.compile_cache import VARIABLE, CompileError
+
+    try:
+        cuda_source.nvrtc()
+    except CompileError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv(VARIABLE, str(folder))
+
+
 class Emulator:
     """Runs the kernel of one launch on one core, as `ClusterKernel` does on a GPU."""
 

@@ -10,7 +10,7 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 from domains import divide
-from emulated import TileEmulator, compiled, message_emulators
+from emulated import TileEmulator, compiled, message_emulators, needs_nvrtc
 from test_gpu_tensornet import batch_of
 from test_many_atoms import wire
 
@@ -22,9 +22,8 @@ from torchmdx.engines.plan.launch_sizes import FEW_ATOMS, ByElements, Tiles
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.lammps.example import water
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.runtime import cuda_source
-from torchmdx.runtime.compile_cache import VARIABLE, CompileError
-from torchmdx.step.domain_step import DomainStep, reach
+from torchmdx.step.domain_reach import reach
+from torchmdx.step.domain_step import DomainStep
 from torchmdx.structures.cell import volume
 from torchmdx.structures.domain import Domain
 
@@ -163,11 +162,7 @@ def test_another_network_is_refused(settings, reason):
 
 
 def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
-    try:
-        cuda_source.nvrtc()
-    except CompileError as error:
-        pytest.skip(str(error))
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    needs_nvrtc(tmp_path, monkeypatch)
     found = atom_tiles.code()
     assert list(found) == [f"{name}_kernel" for name in atom_tiles.KERNELS]
     assert all(code[:4] == b"\x7fELF" and name.encode() in code for name, code in found.items())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from charged_buffers import replanned
-from emulated import compiled
+from emulated import compiled, needs_nvrtc
 from interpreter import INTERPRETED, needs_kernels
 from test_gpu_tensornet import CUTS, batch_of, run
 
@@ -19,8 +19,6 @@ from torchmdx.engines import ops
 from torchmdx.engines.plan import Workload, machine_named
 from torchmdx.evaluation.derivatives import evaluate
 from torchmdx.neighbors.brute_force import brute_force
-from torchmdx.runtime import cuda_source
-from torchmdx.runtime.compile_cache import VARIABLE, CompileError
 
 pytest.importorskip("triton")
 
@@ -220,11 +218,7 @@ def test_the_kernels_compile_without_spilling_registers(tmp_path, name):
 
 
 def test_the_kernels_compile_from_the_files_that_the_package_names(tmp_path, monkeypatch):
-    try:
-        cuda_source.nvrtc()
-    except CompileError as error:
-        pytest.skip(str(error))
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    needs_nvrtc(tmp_path, monkeypatch)
     found = edge_maps.code()
     assert found.keys() == edge_maps.SHARED_BYTES.keys()
     assert all(code[:4] == b"\x7fELF" and name.encode() in code for name, code in found.items())

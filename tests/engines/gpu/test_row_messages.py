@@ -4,14 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from emulated import message_emulators
+from emulated import message_emulators, needs_nvrtc
 
 from torchmdx.engines.gpu import row_messages
 from torchmdx.engines.gpu.many_atoms import Chain
 from torchmdx.engines.gpu.row_messages import RowMessages
 from torchmdx.models.tensors import squared_norm, symmetric_product
-from torchmdx.runtime import cuda_source
-from torchmdx.runtime.compile_cache import VARIABLE, CompileError
 
 pytest.importorskip("triton")
 
@@ -189,11 +187,7 @@ def test_several_slices_of_channels_are_left_to_triton(kernels, monkeypatch):
 
 
 def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
-    try:
-        cuda_source.nvrtc()
-    except CompileError as error:
-        pytest.skip(str(error))
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    needs_nvrtc(tmp_path, monkeypatch)
     assert row_messages.code()[:4] == b"\x7fELF"
 
 
