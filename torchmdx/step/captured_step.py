@@ -36,8 +36,7 @@ from torchmdx.step.structure_block import StructureBlock
 from torchmdx.step.uncertainty import UncertaintyProduct, doubts_of, for_step
 from torchmdx.structures.system import Batch, System
 
-# Evaluations between updates of images and order: atoms diffuse slowly.
-REFRESH_EVERY = 2000
+REFRESH_EVERY = 2000  # evaluations between updates of images and order: atoms diffuse slowly
 MOST_ROUNDS = 8  # growing once is normally enough; a list that still does not fit indicates a collapsed structure
 
 
