@@ -90,9 +90,8 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
         raise ValueError(f"one launch needs a GPU of the architecture {ARCHITECTURE}, got {name}")
     files = {path.name: path.read_text() for path in sorted(SOURCES.glob("one_launch*.cu*"))}
     code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
-    return ClusterKernel(
-        code, "one_launch", device, threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES
-    )
+    shape = dict(threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES)
+    return ClusterKernel(code, "one_launch", device, **shape)
 
 
 def extras(*, virials: bool, uncertainty: bool) -> tuple[tuple[str, int], ...]:
