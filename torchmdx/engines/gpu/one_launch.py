@@ -89,9 +89,8 @@ def launcher(device: torch.device, constants: tuple[tuple[str, int], ...]) -> Cl
         name = torch.cuda.get_device_name(device)
         raise ValueError(f"one launch needs a GPU of the architecture {ARCHITECTURE}, got {name}")
     files = {path.name: path.read_text() for path in sorted(SOURCES.glob("one_launch*.cu*"))}
-    code = cubin(MAIN, files, ARCHITECTURE, dict(constants))
-    shape = dict(threads=THREADS, cluster=SHARES, most_shared_bytes=MOST_SHARED_BYTES)
-    return ClusterKernel(code, "one_launch", device, **shape)
+    made, most = cubin(MAIN, files, ARCHITECTURE, dict(constants)), MOST_SHARED_BYTES
+    return ClusterKernel(made, "one_launch", device, threads=THREADS, cluster=SHARES, most_shared_bytes=most)
 
 
 def extras(*, virials: bool, uncertainty: bool) -> tuple[tuple[str, int], ...]:
