@@ -212,4 +212,7 @@ def caption(name: str) -> str:
     found = record(name)["environment"]
     versions = [f"torch {found['torch'].partition('+')[0]}"]
     versions += [f"{label} {found[key]}" for key, label in (("triton", "Triton"), ("cuda", "CUDA")) if key in found]
-    return f"{found['device']}; {', '.join(versions)}; commit {found['commit']} (`benchmarks/results/{name}.json`).  "
+    made = (
+        f"commit {found['commit']}" if "commit" in found else f"torchmdx {found['torchmdx']}"
+    )  # of `torchmdx bench --all`
+    return f"{found['device']}; {', '.join(versions)}; {made} (`benchmarks/results/{name}.json`).  "

@@ -5,7 +5,11 @@ import re
 import sys
 
 import pytest
+import torch
 from documents.blocks import ROOT, pages
+
+import torchmdx
+from torchmdx.commands.bench_all import environment
 
 sys.path += [str(ROOT / name) for name in ("docs", "benchmarks")]
 
@@ -43,6 +47,16 @@ def test_every_number_of_a_sentence_is_recorded(page, text):
 def test_pages_have_tables_and_sentences_of_records():
     assert len(TABLES) >= 25
     assert len(NUMBERS) >= 25
+
+
+def test_a_record_of_bench_all_makes_a_table(records, tmp_path):
+    """What a user measures on a card becomes a file of results as it is."""
+    row = {"structure": "C6H6", "atoms": 12, "mode": "graph", "ms": 0.05, "engine": "kernels, float32"}
+    content = {"environment": environment(torch.device("cpu")), "waiting_blocks": None, "rows": [row]}
+    (tmp_path / "card.json").write_text(json.dumps(content))
+    made = table("card", "{rows: [structure, atoms], columns: {ms: {mode: graph, value: ms}}}")
+    assert "| C6H6 | 12 | 0.0500 |" in made
+    assert f"; torchmdx {torchmdx.__version__} (`benchmarks/results/card.json`)" in made
 
 
 def test_tables_show_no_targets():

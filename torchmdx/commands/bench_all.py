@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,8 @@ def environment(device: torch.device) -> dict[str, Any]:
     facts = torch.cuda.get_device_properties(device)
     shown = {"device": facts.name, "capability": f"{facts.major}.{facts.minor}"}
     shown["multiprocessors"] = str(facts.multi_processor_count)
+    with contextlib.suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
     return shown | found | {"cuda": torch.version.cuda}
 
 
