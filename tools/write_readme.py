@@ -41,7 +41,7 @@ columns:
   torchmdx, ms: {by: torchmdx, value: ms}
   ns/day at 1 fs: {by: torchmdx, value: ms, inverse: 86.4}
   force error: {by: torchmdx, value: force_error}
-  "upstream, fastest mode, ms": {by: [torchmd-net, matgl], value: ms, optional: true}
+  "upstream, ms": {by: [torchmd-net, matgl], value: ms, optional: true}
 """
 
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
