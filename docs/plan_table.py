@@ -11,7 +11,12 @@ from torchmdx.models.priors.coulomb import CoulombConfig
 from torchmdx.models.qet import QETConfig
 
 CONFIGS = {"tensornet": TensorNetConfig, "tensornet2": TensorNet2Config}
-CARDS = ("H100", "A100", "RTX 4090", "CPU")
+# Columns, and the machines that all get the same.
+COLUMNS = {
+    "H100, H200": ("H100", "H200"),
+    "A100, B200, RTX 3090, 4090, 5090": ("A100", "B200", "RTX 3090", "RTX 4090", "RTX 5090"),
+    "CPU": ("CPU",),
+}
 ATOMS = (22, 49, 166, 600, 2489, 24_000)
 GATED: dict[str, Any] = dict(
     radial_basis="bessel", num_head_layers=2, head="gated", self_message=False, readout_activation=False,
@@ -50,12 +55,18 @@ def table_of_released() -> str:
 
 
 def short(config: Any, priors: list[Any], work: Workload) -> list[str]:
-    """What runs on each machine."""
-    plans = [plan(config, priors, work, "float32", machine_named(card)) for card in CARDS]
-    return [each.short or each.why for each in plans]
+    """What runs in each column. Raises ValueError where its machines differ."""
+    found: list[str] = []
+    for column, cards in COLUMNS.items():
+        plans = [plan(config, priors, work, "float32", machine_named(card)) for card in cards]
+        texts = {each.short or each.why for each in plans}
+        if len(texts) > 1:
+            raise ValueError(f"all of {column} must have the same plan for {work.atoms:,} atoms, got {sorted(texts)}")
+        found += texts
+    return found
 
 
 def markdown(corner: str, rows: dict[str, list[str]]) -> str:
     """A table; rows: the cells of each."""
-    lines = [f"| {corner} | " + " | ".join(CARDS) + " |", "|" + "---|" * (1 + len(CARDS))]
+    lines = [f"| {corner} | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (1 + len(COLUMNS))]
     return "\n".join([*lines, *(f"| {name} | " + " | ".join(cells) + " |" for name, cells in rows.items())])

@@ -10,9 +10,11 @@ from documents.blocks import ROOT, pages
 
 import torchmdx
 from torchmdx.commands.bench_all import environment
+from torchmdx.engines.plan import MACHINES
 
 sys.path += [str(ROOT / name) for name in ("docs", "benchmarks")]
 
+import plan_table
 import plot_released
 import plot_speed
 import recorded
@@ -235,3 +237,10 @@ def test_the_page_of_what_runs_has_the_plans_of_networks_and_potentials():
     assert ["AceFF-2.0, 15 atoms", "one program per atom; one launch of CUDA C++"] in rows
     assert ["TensorNet-MatPES, 8 atoms, periodic", "one program per atom; one launch of CUDA C++"] in rows
     assert ["QET-MatQ, 8 atoms, periodic", "pairs of atoms, by autograd"] in rows
+
+
+def test_the_page_of_what_runs_shows_every_known_card(monkeypatch):
+    assert {card for cards in plan_table.COLUMNS.values() for card in cards} == set(MACHINES)
+    monkeypatch.setattr(plan_table, "COLUMNS", {"both": ("H100", "A100")})
+    with pytest.raises(ValueError, match="all of both must have the same plan for 22 atoms, got"):
+        table_of("tensornet")
