@@ -202,7 +202,7 @@ def test_the_plot_of_released_potentials_shows_systems_with_both_sides():
         {**head, "by": "torchmd-net", "mode": "graph", "ms": 8.0},
         {**head, "by": "torchmd-net", "mode": "eager", "ms": 20.0},
         {**head, "system": "toluene", "by": "torchmdx", "ms": 0.1},
-        {**head, "system": "toluene", "by": "torchmd-net", "error": "takes more than 1 s"},
+        {**head, "system": "toluene", "by": "torchmd-net", "error": "did not end in 1 s"},
     ]
     assert plot_released.compared(rows) == [("AceFF-1.1, DHFR, 2,489", 0.5, 8.0, "torchmd-net")]
     picture = plot_released.draw({"environment": {"device": "NVIDIA H100"}, "rows": rows})
