@@ -33,7 +33,7 @@ def test_a_row_has_what_the_tables_show(results, monkeypatch):
     (row,) = run(monkeypatch, "--rows", "organic-1/toluene")["rows"]
     head = {"potential": "organic-1", "system": "toluene", "atoms": 15, "kind": "molecule", "by": "torchmdx"}
     assert head.items() <= row.items()
-    assert row["ns_day"] == pytest.approx(86.4 / row["ms"], rel=0.01)
+    assert row["ns_day"] == pytest.approx(86.4 / row["ms"], rel=0.01, abs=0.05)
     assert row["force_error"] < 1e-5
     assert row["step_memory_GB"] is not None
     assert run(monkeypatch, "--rows", "organic-1/toluene", "--resume")["rows"] == [row]
