@@ -70,7 +70,7 @@ class _Started:
                 late = True
         self.kill()
         code = self.process.returncode
-        why = f"takes more than {seconds:g} s" if late else f"exit status {code}" if code else ""
+        why = f"did not end in {seconds:g} s" if late else f"exit status {code}" if code else ""
         return Ended(self.output.read_text(), self.errors.read_text(), why)
 
     def kill(self) -> None:

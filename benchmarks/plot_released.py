@@ -28,17 +28,21 @@ NAMES = {
 
 
 def compared(rows: list[Row]) -> list[tuple[str, float, float, str]]:
-    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system that has both."""
+    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system that has both.
+
+    Rows of another device than the record's are left out: the picture names one.
+    """
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if "ms" in row:
+        if "ms" in row and "device" not in row:
             found.setdefault((row["potential"], row["system"]), []).append(row)
     pairs = []
     for (potential, system), both in found.items():
         ours, others = ([row for row in both if (row["by"] == "torchmdx") == mine] for mine in (True, False))
         if ours and others:
             best = min(others, key=lambda row: float(row["ms"]))
-            label = f"{NAMES.get(potential, potential)}, {NAMES.get(system, system)}, {ours[0]['atoms']:,}"
+            name = system.split()[0] if ours[0].get("kind") == "crystal" else NAMES.get(system, system)
+            label = f"{NAMES.get(potential, potential)}, {name}, {ours[0]['atoms']:,}"
             pairs.append((label, ours[0]["ms"], best["ms"], best["by"]))
     return pairs
 

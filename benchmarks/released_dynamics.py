@@ -1,16 +1,24 @@
 """Times dynamics with released potentials: torchmdx.Dynamics, OpenMM with the native force, and openmm-ml.
 
     python -m benchmarks.released_dynamics [FOLDER] [--rows aceff-2.0/dhfr,...] [--programs NAMES] [--seconds 120]
+                                           [--compile-seconds 300]
 
 FOLDER as for benchmarks.released. Langevin at 300 K and 1 fs; OpenMM in mixed precision. Atoms of 10⁸ amu hardly move,
-so that all steps have the edges of the first one. openmm-ml loads the same file into torchmd-net and compiles it; "not
-compiled" is without torch.compile, where that fails or takes too long. In a box its Coulomb energies have a reaction
-field beyond 12 Å. NAMES are separated by semicolons. Each row runs in a process of its own: they set up side by side
-and are timed one after the other (benchmarks/in_turn.py), for at most --seconds each. A row replaces that of an earlier
-run in released_dynamics.json.
+so that all steps have the edges of the first one. openmm-ml loads the same file into torchmd-net; in a box its Coulomb
+energies have a reaction field beyond 12 Å. NAMES are separated by semicolons. Each row runs in a process of its own:
+they set up side by side and are timed one after the other (benchmarks/in_turn.py), for at most --seconds each.
+
+openmm-ml 1.8 evaluates the network eagerly once and then compiles it by torch.compile in the mode reduce-overhead; it
+has no option for another way. Where CUDA graphs fail in OpenMM's thread (its issue 128), it compiles all again, in the
+mode default. So its rows come last, one after the other, with all processors, for at most --compile-seconds each. "not
+compiled" is the same program without torch.compile.
+
+Each row is written to released_dynamics.json when it is measured, in place of that of an earlier run. openmm-ml is
+compared with rows of the same commit and device.
 
 step_ms: wall clock over many steps, the median of five stretches. setup_s: from the structure to the first step.
-J_per_ns, watts: of the whole GPU (benchmarks/energy.py). speedup, saving: over openmm-ml in its best mode.
+ready_s: to the 61st, when all is compiled. J_per_ns, watts: of the whole GPU (benchmarks/energy.py). speedup, saving:
+over openmm-ml in its best mode.
 """
 
 from __future__ import annotations
@@ -21,7 +29,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +45,14 @@ from torchmdx.openmm import add_potential
 
 Row = dict[str, Any]
 Advance = Callable[[int], None]
+Case = tuple[str, Row]  # the file or folder of a potential, and a row without results
 SYSTEMS = {
     "aceff-1.1": ("alanine_dipeptide", "chignolin", "dhfr", "peptide_in_water"),
     "aceff-2.0": ("alanine_dipeptide", "chignolin", "dhfr", "peptide_in_water 12 Å"),
 }
 PEER, EAGER = "openmm-ml", "openmm-ml, not compiled"
-PROGRAMS = ("Dynamics", "OpenMM", PEER, EAGER)
+OURS = ("Dynamics", "OpenMM")
+PROGRAMS = (*OURS, EAGER, PEER)
 A_RUN = 20  # steps
 
 
@@ -95,6 +106,7 @@ def measure(path: str, name: str, program: str) -> Row:
     setup = time.perf_counter() - start
     for _ in range(3):
         advance(A_RUN)
+    ready = time.perf_counter() - start
     in_turn.my_turn()
     start = time.perf_counter()
     advance(A_RUN)
@@ -112,8 +124,32 @@ def measure(path: str, name: str, program: str) -> Row:
         step_ms=round(step * 1e3, 4),
         ns_day=round(86400e-6 / step, 1),
         setup_s=round(setup, 2),
+        ready_s=round(ready, 2),
         **energy.per_ns(lambda: advance(together), steps=together),
     )
+
+
+def cases(folder: Path | None, chosen: Sequence[str], programs: Sequence[str]) -> Iterator[Case]:
+    """The rows to measure: of all that are chosen, POTENTIAL/SYSTEM or POTENTIAL, or of all."""
+    for potential, names in SYSTEMS.items():
+        path = released.find(folder, potential)
+        if path is None:
+            print(f"{potential}: not in {folder}", flush=True)
+            continue
+        for name in names:
+            if not chosen or {potential, f"{potential}/{name}"} & set(chosen):
+                yield from ((str(path), dict(potential=potential, system=name, program=one)) for one in programs)
+
+
+def measured(found: Sequence[Case], seconds: float, compile_seconds: float, at_once: int | None) -> Iterator[Row]:
+    """Each row when it is measured: of torchmdx, of openmm-ml, and last of openmm-ml compiled, one at a time."""
+    stages = [(OURS, seconds, at_once), ((EAGER,), seconds, at_once), ((PEER,), compile_seconds, 1)]
+    for those, limit, together in stages:
+        group = [(path, head) for path, head in found if head["program"] in those]
+        arguments = [json.dumps([path, head["system"], head["program"]]) for path, head in group]
+        commands = [[sys.executable, "-m", "benchmarks.released_dynamics", "--child", one] for one in arguments]
+        for (_, head), ended in zip(group, in_turn.run(commands, limit, together), strict=True):
+            yield row_of(head, ended)
 
 
 def row_of(head: Row, ended: in_turn.Ended) -> Row:
@@ -125,9 +161,9 @@ def row_of(head: Row, ended: in_turn.Ended) -> Row:
 def compared(rows: list[Row]) -> list[Row]:
     """With the factors to openmm-ml in its best mode."""
     for name, key in (("speedup", "step_ms"), ("saving", "J_per_ns")):
-        peers = [row[key] for row in rows if row["program"] in (PEER, EAGER) and key in row]
+        peers = [row[key] for row in rows if row["program"] not in OURS and key in row]
         for row in rows:
-            if row["program"] not in (PEER, EAGER) and key in row and peers:
+            if row["program"] in OURS and key in row and peers:
                 row[name] = round(min(peers) / row[key], 2)
     return rows
 
@@ -138,6 +174,9 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only these, POTENTIAL/SYSTEM or POTENTIAL, comma-separated")
     parser.add_argument("--programs", default=";".join(PROGRAMS))
     parser.add_argument("--seconds", type=float, default=120, help="limit for each row (default: 120)")
+    parser.add_argument(
+        "--compile-seconds", type=float, default=300, help=f"limit for each row of {PEER} (default: 300)"
+    )
     parser.add_argument("--at-once", type=int, help="processes that set up side by side (default: half the processors)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -145,25 +184,15 @@ def main() -> None:
         print(json.dumps(measure(*json.loads(options.child))), flush=True)
         return
     chosen = [name for name in options.rows.split(",") if name]
-    heads, commands = [], []
-    for potential, names in SYSTEMS.items():
-        path = released.find(options.folder and Path(options.folder), potential)
-        if path is None:
-            print(f"{potential}: not in {options.folder}", flush=True)
-            continue
-        for name in names:
-            if chosen and potential not in chosen and f"{potential}/{name}" not in chosen:
-                continue
-            for program in options.programs.split(";"):
-                heads.append(dict(potential=potential, system=name, program=program))
-                arguments = ["--child", json.dumps([str(path), name, program])]
-                commands.append([sys.executable, "-m", "benchmarks.released_dynamics", *arguments])
-    rows: dict[tuple[str, str], list[Row]] = {}
-    for head, ended in zip(heads, in_turn.run(commands, options.seconds, options.at_once), strict=True):
-        found = rows.setdefault((head["potential"], head["system"]), [])
-        found.append(row_of(head, ended))
-        print(found[-1], flush=True)
-        record.update("released_dynamics", compared(found), ("potential", "system", "program"))
+    found = list(cases(options.folder and Path(options.folder), chosen, options.programs.split(";")))
+    beside: dict[tuple[str, str], list[Row]] = defaultdict(list)  # rows that are compared with each other
+    for row in record.current("released_dynamics"):
+        beside[row["potential"], row["system"]].append(row)
+    for row in measured(found, options.seconds, options.compile_seconds, options.at_once):
+        print(row, flush=True)
+        rows = beside[row["potential"], row["system"]]
+        rows[:] = [one for one in rows if one["program"] != row["program"]] + [row]
+        record.update("released_dynamics", compared(rows), ("potential", "system", "program"))
 
 
 if __name__ == "__main__":

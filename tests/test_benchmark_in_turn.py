@@ -44,7 +44,7 @@ def test_no_more_are_set_up_than_asked_for():
 
 def test_one_that_fails_or_takes_too_long_does_not_end_the_others():
     ended = run((0.0, 0.0, 3), (30.0, 0.0, 0), (0.0, 30.0, 0), (0.0, 0.0, 0), seconds=3.0)
-    assert [one.why for one in ended] == ["exit status 3", "takes more than 3 s", "takes more than 3 s", ""]
+    assert [one.why for one in ended] == ["exit status 3", "did not end in 3 s", "did not end in 3 s", ""]
     assert [len(in_turn.rows(one)) for one in ended] == [1, 0, 0, 1]
 
 

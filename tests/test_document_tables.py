@@ -213,14 +213,22 @@ def test_the_plot_shows_the_fastest_time_of_each_program_at_each_size():
 
 def test_the_plot_of_released_potentials_shows_systems_with_both_sides():
     head = {"potential": "aceff-1.1", "system": "dhfr", "atoms": 2489}
+    crystal = {"potential": "TensorNet-MatPES-PBE-v2025.1-PES", "system": "Fe 54", "kind": "crystal", "atoms": 54}
     rows = [
         {**head, "by": "torchmdx", "ms": 0.5},
         {**head, "by": "torchmd-net", "mode": "graph", "ms": 8.0},
         {**head, "by": "torchmd-net", "mode": "eager", "ms": 20.0},
         {**head, "system": "toluene", "by": "torchmdx", "ms": 0.1},
-        {**head, "system": "toluene", "by": "torchmd-net", "error": "takes more than 1 s"},
+        {**head, "system": "toluene", "by": "torchmd-net", "error": "did not end in 1 s"},
+        {**head, "system": "chignolin", "by": "torchmdx", "ms": 0.2, "device": "NVIDIA H200"},
+        {**head, "system": "chignolin", "by": "torchmd-net", "ms": 2.0, "device": "NVIDIA H200"},
+        {**crystal, "by": "torchmdx", "ms": 0.1},
+        {**crystal, "by": "matgl", "mode": "eager", "ms": 40.0},
     ]
-    assert plot_released.compared(rows) == [("AceFF-1.1, DHFR, 2,489", 0.5, 8.0, "torchmd-net")]
+    assert plot_released.compared(rows) == [
+        ("AceFF-1.1, DHFR, 2,489", 0.5, 8.0, "torchmd-net"),
+        ("MatPES, Fe, 54", 0.1, 40.0, "matgl"),
+    ]
     picture = plot_released.draw({"environment": {"device": "NVIDIA H100"}, "rows": rows})
     assert "16×" in picture
     assert "one NVIDIA H100" in picture

@@ -33,7 +33,7 @@ def test_a_row_has_what_the_tables_show(results, monkeypatch):
     (row,) = run(monkeypatch, "--rows", "organic-1/toluene")["rows"]
     head = {"potential": "organic-1", "system": "toluene", "atoms": 15, "kind": "molecule", "by": "torchmdx"}
     assert head.items() <= row.items()
-    assert row["ns_day"] == pytest.approx(86.4 / row["ms"], rel=0.01)
+    assert row["ns_day"] == pytest.approx(86.4 / row["ms"], rel=0.01, abs=0.05)
     assert row["force_error"] < 1e-5
     assert row["step_memory_GB"] is not None
     assert run(monkeypatch, "--rows", "organic-1/toluene", "--resume")["rows"] == [row]
@@ -41,8 +41,8 @@ def test_a_row_has_what_the_tables_show(results, monkeypatch):
 
 def test_a_row_that_takes_too_long_is_an_error(results, monkeypatch, capsys):
     (row,) = run(monkeypatch, "--rows", "organic-1/toluene", "--seconds", "0.01")["rows"]
-    assert (row["by"], row["atoms"], row["error"]) == ("torchmdx", 15, "takes more than 0.01 s")
-    assert "organic-1, toluene: takes more than 0.01 s, after 0 rows" in capsys.readouterr().out
+    assert (row["by"], row["atoms"], row["error"]) == ("torchmdx", 15, "did not end in 0.01 s")
+    assert "organic-1, toluene: did not end in 0.01 s, after 0 rows" in capsys.readouterr().out
     assert record.current("released") == []
 
 
@@ -106,9 +106,9 @@ def test_less_energy_than_the_peer_is_a_saving():
 
 def test_the_mode_that_a_process_did_not_end_is_a_row_with_an_error():
     case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"])
-    ended = in_turn.Ended('{"by": "torchmdx", "ms": 1.0}\n', "", "takes more than 5 s")
+    ended = in_turn.Ended('{"by": "torchmdx", "ms": 1.0}\n', "", "did not end in 5 s")
     (_, row) = released.rows_from(case, ended)
-    assert (row["by"], row["mode"], row["error"]) == ("torchmd-net", "eager", "takes more than 5 s")
+    assert (row["by"], row["mode"], row["error"]) == ("torchmd-net", "eager", "did not end in 5 s")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,55 @@ def test_dynamics_are_compared_with_openmm_ml_in_its_best_mode():
 
     rows = [
         {"program": "OpenMM", "step_ms": 0.5},
-        {"program": "openmm-ml", "error": "takes more than 60 s"},
+        {"program": "openmm-ml", "error": "did not end in 60 s"},
         {"program": released_dynamics.EAGER, "step_ms": 10.0},
     ]
     assert [row.get("speedup") for row in released_dynamics.compared(rows)] == [20.0, None, None]
     assert released_dynamics.compared([*rows, {"program": "openmm-ml", "step_ms": 5.0}])[0]["speedup"] == 10.0
+
+
+def test_openmm_ml_comes_last_and_takes_no_time_of_others(results, monkeypatch, tmp_path):
+    pytest.importorskip("openmm")
+    from benchmarks import released_dynamics
+
+    (tmp_path / "aceff-1.1.ckpt").touch()
+    groups = []
+
+    def ended(commands, seconds, at_once):
+        programs = [json.loads(command[-1])[2] for command in commands]
+        groups.append((programs, seconds, at_once))
+        for program in programs:
+            late = program == released_dynamics.PEER
+            yield in_turn.Ended("" if late else '{"step_ms": 1.0}', "", f"did not end in {seconds:g} s" if late else "")
+
+    monkeypatch.setattr(in_turn, "run", ended)
+    limits = ["--seconds", "9", "--compile-seconds", "5", "--at-once", "3"]
+    monkeypatch.setattr("sys.argv", ["x", str(tmp_path), "--rows", "aceff-1.1/dhfr,aceff-1.1/chignolin", *limits])
+    released_dynamics.main()
+    ours, eager, compiled = groups
+    assert ours == (["Dynamics", "OpenMM"] * 2, 9.0, 3)
+    assert eager == ([released_dynamics.EAGER] * 2, 9.0, 3)
+    assert compiled == ([released_dynamics.PEER] * 2, 5.0, 1)
+    rows = record.read("released_dynamics")["rows"]
+    assert [row["speedup"] for row in rows if row["program"] == "OpenMM"] == [1.0, 1.0]
+    assert [row["error"] for row in rows if row["program"] == "openmm-ml"] == ["did not end in 5 s: "] * 2
+
+
+def test_a_later_run_of_openmm_ml_is_compared_with_rows_of_the_same_commit(results, monkeypatch, tmp_path):
+    pytest.importorskip("openmm")
+    from benchmarks import released_dynamics
+
+    (tmp_path / "aceff-1.1.ckpt").touch()
+    head = {"potential": "aceff-1.1", "system": "dhfr"}
+    old = {**head, "program": "Dynamics", "step_ms": 0.1, "commit": "old"}
+    record.write("released_dynamics", [old, {**head, "program": "OpenMM", "step_ms": 0.2}])
+    monkeypatch.setattr(
+        in_turn, "run", lambda commands, *_: [in_turn.Ended('{"step_ms": 1.0}', "", "")] * len(commands)
+    )
+    monkeypatch.setattr("sys.argv", ["x", str(tmp_path), "--rows", "aceff-1.1/dhfr", "--programs", "openmm-ml"])
+    released_dynamics.main()
+    rows = {row["program"]: row.get("speedup") for row in record.read("released_dynamics")["rows"]}
+    assert rows == {"Dynamics": None, "OpenMM": 5.0, "openmm-ml": None}
 
 
 def test_a_long_run_tells_what_it_has_covered(monkeypatch):
