@@ -4,9 +4,11 @@ registers of a program, and bytes that a thread spills.
     python compile_kernels.py CAPABILITY CASE/OF ...          # cases of test_kernels_compile.EXPECTED
     python compile_kernels.py CAPABILITY --first CASE/OF ...  # of each only the first kernel that no other has
 
-Triton's launches are replaced: they compile for the capability (80, 90, ...) and run nothing.
+Triton's launches are replaced: they compile for the capability (80, 90, ...) and run nothing. Networks have 128
+channels, or those of the environment variable CHANNELS; the most that kernels serve are 256.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -169,7 +171,7 @@ def training(_):
 
 def chain(network, atoms):
     kind = FastTensorNet2 if network in ("tensornet2", "charged") else FastTensorNet
-    settings = dict(num_channels=128, num_layers=1, num_radial=16, cutoff=3.0)
+    settings = dict(num_channels=int(os.environ.get("CHANNELS", "128")), num_layers=1, num_radial=16, cutoff=3.0)
     if network == "gated":
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
