@@ -15,8 +15,9 @@ from torch import Tensor
 from torchmdx.models.potential import Potential
 from torchmdx.runtime.cpu_threads import limited_to
 from torchmdx.step.buffers import copy_checked
+from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_domain import DeviceDomain, DomainPart, DomainSums
-from torchmdx.step.division import Division, Grid, choose_grid, divide
+from torchmdx.step.division import Division, Grid, divide
 from torchmdx.step.domain_reach import reach
 from torchmdx.step.domain_step import DomainStep
 from torchmdx.step.results import NonFiniteError, StepResult
@@ -33,7 +34,7 @@ class DividedStructure:
 
     Args:
         devices: Of the domains, as many as the grid has bricks.
-        grid: Parts along each cell vector; None: those with the fewest copies of atoms.
+        grid: Parts along each cell vector.
         skin: Å.
         options: Mode, precision and audit_every of `DomainStep`.
 
@@ -46,25 +47,23 @@ class DividedStructure:
         batch: Batch,
         potential: Potential,
         devices: Sequence[torch.device],
-        grid: Grid | None,
+        grid: Grid,
         skin: float,
         options: dict[str, Any],
     ) -> None:
-        lattice.require_lattice(batch.cell, batch.pbc)
-        self.batch, self.skin = batch, skin
+        self.batch, self.skin, self.grid = batch, skin, grid
         self.positions, self.cell = batch.positions.double().clone(), batch.cell.double().clone()
         if any(device.type == "cuda" for device in devices):
             self.positions = self.positions.pin_memory()
         self.pbc = batch.pbc[0].numpy()
         self.frame = lattice.complete(self.cell, batch.pbc)[0].numpy()
         self.reach, self.cutoff = reach(potential), float(potential.cutoff)
-        places = self.positions.numpy()
-        self.grid = grid or choose_grid(places, self.frame, self.pbc, len(devices), self.reach + skin)
         folded = self.pbc & (np.array(self.grid) == 1)
         self.domains = []
         for device in devices[: math.prod(self.grid)]:
-            own = potential if potential.device == device else copy.deepcopy(potential).to(device)
-            step = DomainStep(own, folded.tolist(), charge=float(batch.charge[0]), **options)
+            step = DomainStep(
+                potential_on(potential, device), folded.tolist(), charge=float(batch.charge[0]), **options
+            )
             self.domains.append(DeviceDomain(step, device))
         self.division: Division | None = None
         self.sums: DomainSums | None = None
@@ -78,13 +77,8 @@ class DividedStructure:
             TypeError: If they do not fit.
             NonFiniteError: For positions; then the last cell is kept.
         """
-        given, frame = self.cell, self.frame
-        if cell is not None:
-            given = self.cell.clone()
-            copy_checked("cell", given, cell)
-            if not torch.equal(given, self.cell):
-                lattice.require_lattice(given, self.batch.pbc)
-                frame = lattice.complete(given, self.batch.pbc)[0].numpy()
+        given = changed_cell(self.cell, cell, self.batch)
+        frame = self.frame if given is self.cell else lattice.complete(given, self.batch.pbc)[0].numpy()
         with limited_to(self._threads):
             copy_checked("positions", self.positions, positions, in_parallel=self._threads is None)
         require_finite_positions(evaluation, self.positions.numpy())
@@ -143,10 +137,40 @@ class DividedStructure:
         self._pinned[name].copy_(values)
         return self._pinned[name].clone().numpy()
 
+    def parts(self) -> list[tuple[torch.device, int, int, CapturedStep | None]]:
+        """(device, owned atoms, ghosts, step) of each domain; the step of one without atoms is None."""
+        assert self.division is not None
+        return [
+            (domain.device, share.num_owned, len(share.atoms) - share.num_owned, domain.step.step)
+            for domain, share in zip(self.domains, self.division.shares, strict=True)
+        ]
+
     @property
     def _threads(self) -> int | None:
         """Threads for sums and differences of all atoms; None: as many as torch is set to."""
         return 1 if self.batch.num_atoms <= ONE_THREAD_UP_TO else None
+
+
+def potential_on(potential: Potential, device: torch.device) -> Potential:
+    """The potential itself, or a copy on another device."""
+    return potential if potential.device == device else copy.deepcopy(potential).to(device)
+
+
+def changed_cell(last: Tensor, cell: Any, batch: Batch) -> Tensor:
+    """The cell [1,3,3] that is given for the next evaluation; `last` itself if that is None or the same.
+
+    Raises:
+        ValueError: For another shape, and for one that is no lattice along the periodic directions of the batch.
+        TypeError: For what are no numbers.
+    """
+    if cell is None:
+        return last
+    given = last.clone()
+    copy_checked("cell", given, cell)
+    if torch.equal(given, last):
+        return last
+    lattice.require_lattice(given, batch.pbc)
+    return given
 
 
 def require_finite_positions(evaluation: int, positions: NDArray[np.float64]) -> None:
