@@ -19,7 +19,7 @@ from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_domain import DomainPart
-from torchmdx.step.divided_structure import DividedStructure, require_finite_positions
+from torchmdx.step.divided_structure import DividedStructure, Sums, require_finite_positions
 from torchmdx.step.division import Grid, choose_grid
 from torchmdx.step.domain_reach import reach, why_not
 from torchmdx.step.report import StepReport
@@ -126,6 +126,7 @@ class DividedStep:
             options |= dict(stress=self.stress, energies=self.energies)
             taken = UndividedStructure(batch, self.potential, self.devices[0], options)
         else:
+            options |= dict(virials=self.stress)
             taken = DividedStructure(batch, self.potential, self.devices, grid, self.skin, options)
             taken.divide()
         self.num_assignments += 1
@@ -162,29 +163,28 @@ class DividedStep:
             return _on_device(result, positions)
         taken.take_in(positions, cell, self.num_evaluations + 1)
         self.num_evaluations += 1
-        result = taken.summed(self._evaluated(taken), stress=self.stress, energies=self.energies)
-        return _on_device(result, positions)
+        return _on_device(self._evaluated(taken), positions)
 
-    def _evaluated(self, taken: DividedStructure) -> list[DomainPart]:
-        """The results of all domains, after another division if atoms have moved too far.
+    def _evaluated(self, taken: DividedStructure) -> StepResult:
+        """The results, after another division if atoms have moved too far.
 
         GPUs check that while they evaluate, and evaluate again if it was so.
         """
         if taken.holds(sample=taken.checks_beside):
             try:
-                found = self._run(taken)
+                found, sums = taken.launched(energies=self.energies) or self._run(taken)
             except (ArithmeticError, ValueError, RuntimeError):
                 if taken.holds():
                     raise
             else:
                 if all(part.held for part in found):
-                    return found
+                    return taken.result(found, sums, stress=self.stress)
         taken.divide()
         self.num_assignments += 1
-        return self._run(taken)
+        return taken.result(*self._run(taken), stress=self.stress)
 
-    def _run(self, taken: DividedStructure) -> list[DomainPart]:
-        """The results of all domains: those on GPUs in threads, but for one, so that all work at the same time."""
+    def _run(self, taken: DividedStructure) -> tuple[list[DomainPart], Sums]:
+        """As `launched`: domains on GPUs in threads, but for one, so that all work at the same time."""
         works = taken.works()
         away = [domain.device.type == "cuda" for domain in taken.domains]
         if all(away):
@@ -201,12 +201,14 @@ class DividedStep:
             here = {number: work() for number, work in enumerate(works) if not away[number]}
         finally:  # whatever happens, no thread uses the buffers of a domain after this
             self._wait()
-        return [futures[number].result() if away[number] else here[number] for number in range(len(works))]
+        found = [futures[number].result() if away[number] else here[number] for number in range(len(works))]
+        return found, taken.summed(found, energies=self.energies)
 
     def _wait(self) -> None:
         """Waits for evaluations in threads, also for those that an interrupted call has left."""
-        wait(self._running)
-        self._running.clear()
+        if self._running:
+            wait(self._running)
+            self._running.clear()
 
     def report(self) -> DividedReport:
         """How this step evaluates, with the reports of its domains."""
