@@ -226,9 +226,9 @@ def test_no_thread_is_started(potential):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("second", ["cuda:0", pytest.param("cuda:1", marks=pytest.mark.two_gpus)])
-def test_replays_on_gpus_give_the_bits_of_steps_in_threads(potential, threads, monkeypatch, second):
+def test_replays_on_gpus_give_the_bits_of_steps_in_threads(make_potential, threads, monkeypatch, second):
     """Also in a stream of the caller's own, with positions from a GPU, and while the cell changes."""
-    atoms, model = water(729), potential.to("cuda:0", torch.float32)
+    atoms, model = water(729), make_potential(torch.float32).to("cuda:0")
     step = divided(model, atoms, devices=["cuda:0", second], grid=(1, 1, 2), mode="graph")
     step(atoms.positions)
     for seed in range(4):
