@@ -114,7 +114,8 @@ def test_refused_positions_are_named_by_the_evaluation_and_keep_the_cell(potenti
     np.testing.assert_array_equal(found.stress, wanted.stress)
 
 
-def test_energies_that_are_not_finite_are_the_steps_to_report(potential):
+def test_energies_that_are_not_finite_are_the_steps_to_report(make_potential):
+    potential = make_potential()
     potential.shift.fill_(np.nan)
     with pytest.raises(NonFiniteError, match="positions, energy or forces of 81 atoms are not finite"):
         structure(potential)(batch().positions, None, 1)
@@ -132,8 +133,8 @@ def test_charges_are_passed_on(make_potential):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("given", ["cpu", "cuda:0", pytest.param("cuda:1", marks=pytest.mark.two_gpus)])
-def test_results_are_where_positions_are(potential, given):
-    model = potential.to("cuda:0", torch.float32)
+def test_results_are_where_positions_are(make_potential, given):
+    model = make_potential(torch.float32).to("cuda:0")
     system = System.from_ase(water(27))
     step = DividedStep(model, system, devices=["cuda:0", "cuda:0"], mode="graph", stress=True)
     wanted = CapturedStep(model, system, mode="graph", stress=True)(system.positions)
