@@ -207,9 +207,10 @@ def test_after_an_interruption_results_are_right(name, error, monkeypatch):
         require_equal(step(atoms.positions), model, atoms)
 
 
-def test_a_bad_call_changes_nothing():
+@pytest.mark.parametrize("grid", [(2, 1, 1), (1, 1, 1)])
+def test_a_bad_call_changes_nothing(grid):
     atoms, model = triclinic(), potential()
-    step = divided(model, atoms, grid=(2, 1, 1))
+    step = divided(model, atoms, grid=grid)
     wrong = atoms.positions.copy()
     wrong[5, 1] = np.inf
     with pytest.raises(NonFiniteError, match="positions of 1 atoms are not finite, the first is atom 5"):
@@ -230,9 +231,10 @@ def test_a_bad_call_changes_nothing():
     require_equal(step(atoms.positions), model, atoms)
 
 
-def test_a_refused_call_keeps_the_cell():
+@pytest.mark.parametrize("grid", [(2, 1, 1), (1, 1, 1)])
+def test_a_refused_call_keeps_the_cell(grid):
     atoms, model = triclinic(), potential()
-    step = divided(model, atoms, grid=(2, 1, 1))
+    step = divided(model, atoms, grid=grid)
     other, wrong = atoms.cell.array * 1.1, atoms.positions.copy()
     wrong[5, 1] = np.nan
     for refused, error in ((atoms.positions[:5], ValueError), ("here", TypeError), (wrong, NonFiniteError)):
@@ -255,9 +257,10 @@ def test_assign_takes_structures_of_any_size():
 
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
-def test_copies(used, how):
+@pytest.mark.parametrize("grid", [(2, 1, 1), (1, 1, 1)])
+def test_copies(used, how, grid):
     atoms, model = triclinic(), potential()
-    step = divided(model, atoms, grid=(2, 1, 1))
+    step = divided(model, atoms, grid=grid)
     if used:
         atoms.set_cell(atoms.cell.array * 1.01, scale_atoms=True)
         step(atoms.positions, atoms.cell.array)
@@ -268,9 +271,10 @@ def test_copies(used, how):
     require_equal(step(atoms.positions), model, atoms)
 
 
-def test_threads_take_turns():
+@pytest.mark.parametrize("grid", [(2, 1, 1), (1, 1, 1)])
+def test_threads_take_turns(grid):
     atoms, model = triclinic(), potential()
-    step = divided(model, atoms, grid=(2, 1, 1))
+    step = divided(model, atoms, grid=grid)
     moved = atoms.copy()
     moved.positions += 0.3
     moved.rattle(0.05, seed=1)

@@ -73,12 +73,12 @@ def test_sums(potential):
         np.add.at(wanted, share.atoms, forces)
         energies = torch.from_numpy(share.atoms[: share.num_owned] * 2.0)
         parts.append(DomainPart(1.5, energies, torch.from_numpy(forces), np.eye(3)))
-    result = taken.summed(parts, stress=True, energies=True)
+    result = taken.result(parts, taken.summed(parts, energies=True), stress=True)
     assert result.energy.tolist() == [3.0]
     np.testing.assert_allclose(result.forces, wanted, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(result.energies, np.arange(81) * 2.0)
     np.testing.assert_allclose(result.stress[0], 2 * np.eye(3) / abs(np.linalg.det(taken.frame)))
-    fewer = taken.summed(parts, stress=False, energies=False)
+    fewer = taken.result(parts, taken.summed(parts, energies=False), stress=False)
     assert fewer.stress is None
     assert fewer.energies is None
 
@@ -91,4 +91,4 @@ def test_stress_needs_a_volume(potential):
         DomainPart(0.0, torch.zeros(s.num_owned), torch.zeros(len(s.atoms), 3).double(), np.eye(3))
         for s in taken.division.shares
     ]
-    assert np.isnan(taken.summed(parts, stress=True, energies=False).stress).all()
+    assert np.isnan(taken.result(parts, taken.summed(parts, energies=False), stress=True).stress).all()

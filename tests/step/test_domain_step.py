@@ -118,6 +118,25 @@ def test_an_ensemble():
     require_equal(found, models, atoms, 2e-13)
 
 
+def test_virials_can_be_omitted():
+    atoms, model = water(64), potential()
+    part = divide(atoms, 2, reach(model), 3.0)[0]
+    steps = DomainStep(model, (False, True, True)), DomainStep(model, (False, True, True), virials=False)
+    for step in steps:
+        step.assign(
+            part.positions, atoms.numbers[part.atoms], part.num_owned, atoms.cell.array, num_total=len(atoms),
+            hops=part.hops,
+        )  # fmt: skip
+    found, fewer = (step(part.positions, atoms.cell.array) for step in steps)
+    assert np.abs(found.virial).max() > 0
+    np.testing.assert_array_equal(fewer.virial, np.zeros((3, 3)))
+    assert fewer.energy == found.energy
+    np.testing.assert_allclose(fewer.forces, found.forces, rtol=0, atol=1e-13 * np.abs(found.forces).max())
+    assert steps[1].step.buffers.outputs.keys() == {"energy", "energies", "forces", "flags"}
+    steps[1].inputs[:] = part.positions
+    np.testing.assert_array_equal(steps[1].on_device(atoms.cell.array)[3], np.zeros((3, 3)))
+
+
 def test_without_hops_the_results_are_the_same():
     atoms, model = water(27), potential()
     parts = divide(atoms, 2, reach(model), 3.0)

@@ -19,12 +19,14 @@ from torchmdx.runtime.thread_lock import ThreadLock, one_thread_at_a_time
 from torchmdx.step.capture_policy import require_mode
 from torchmdx.step.captured_step import CapturedStep
 from torchmdx.step.divided_domain import DomainPart
-from torchmdx.step.divided_structure import DividedStructure, require_finite_positions
-from torchmdx.step.division import Grid
-from torchmdx.step.domain_reach import why_not
+from torchmdx.step.divided_structure import DividedStructure, Sums, require_finite_positions
+from torchmdx.step.division import Grid, choose_grid
+from torchmdx.step.domain_reach import reach, why_not
 from torchmdx.step.report import StepReport
 from torchmdx.step.results import StepResult
 from torchmdx.step.state import checked_precision
+from torchmdx.step.undivided_structure import UndividedStructure
+from torchmdx.structures import cell as lattice
 from torchmdx.structures.system import Batch, System
 
 
@@ -60,10 +62,10 @@ class DividedStep:
 
     Args:
         devices: One may be named more than once, and "cpu" too. Where the copies would outweigh what is divided, in a
-            small structure, fewer devices are used.
+            small structure, fewer devices are used; on a single one it is evaluated by a CapturedStep.
         grid: Parts along each cell vector instead of those with the fewest copies.
-        mode, stress, energies, precision, audit_every: As for CapturedStep. Positions that are given as a CUDA tensor
-            go through the host, as results do.
+        mode, stress, energies, precision, audit_every: As for CapturedStep. Positions of a divided structure that are
+            given as a CUDA tensor go through the host, as results do.
 
     Raises:
         ValueError: For several structures, for an ensemble, whose spread is not a sum over bricks, and for potentials
@@ -116,11 +118,25 @@ class DividedStep:
         self.potential.require_elements(batch.atomic_numbers)
         self._wait()
         require_finite_positions(self.num_evaluations, batch.positions.numpy())
-        options = dict(mode=self.mode, precision=self.precision, audit_every=self.audit_every)
-        taken = DividedStructure(batch, self.potential, self.devices, self.asked_grid, self.skin, options)
-        taken.divide()
+        options: dict[str, Any] = dict(mode=self.mode, precision=self.precision, audit_every=self.audit_every)
+        lattice.require_lattice(batch.cell, batch.pbc)
+        grid = self.asked_grid or self._grid_for(batch)
+        taken: DividedStructure | UndividedStructure
+        if math.prod(grid) == 1:
+            options |= dict(stress=self.stress, energies=self.energies)
+            taken = UndividedStructure(batch, self.potential, self.devices[0], options)
+        else:
+            options |= dict(virials=self.stress)
+            taken = DividedStructure(batch, self.potential, self.devices, grid, self.skin, options)
+            taken.divide()
         self.num_assignments += 1
         self._taken = taken
+
+    def _grid_for(self, batch: Batch) -> Grid:
+        """The grid with the least work for a device."""
+        frame = lattice.complete(batch.cell.double(), batch.pbc)[0].numpy()
+        places, pbc = batch.positions.double().numpy(), batch.pbc[0].numpy()
+        return choose_grid(places, frame, pbc, len(self.devices), reach(self.potential) + self.skin)
 
     @property
     def batch(self) -> Batch:
@@ -141,31 +157,34 @@ class DividedStep:
             check_fork(device)
         self._wait()
         taken = self._taken
+        if isinstance(taken, UndividedStructure):
+            result = taken(positions, cell, self.num_evaluations + 1)
+            self.num_evaluations += 1
+            return _on_device(result, positions)
         taken.take_in(positions, cell, self.num_evaluations + 1)
         self.num_evaluations += 1
-        result = taken.summed(self._evaluated(taken), stress=self.stress, energies=self.energies)
-        return _on_device(result, positions)
+        return _on_device(self._evaluated(taken), positions)
 
-    def _evaluated(self, taken: DividedStructure) -> list[DomainPart]:
-        """The results of all domains, after another division if atoms have moved too far.
+    def _evaluated(self, taken: DividedStructure) -> StepResult:
+        """The results, after another division if atoms have moved too far.
 
         GPUs check that while they evaluate, and evaluate again if it was so.
         """
         if taken.holds(sample=taken.checks_beside):
             try:
-                found = self._run(taken)
+                found, sums = taken.launched(energies=self.energies) or self._run(taken)
             except (ArithmeticError, ValueError, RuntimeError):
                 if taken.holds():
                     raise
             else:
                 if all(part.held for part in found):
-                    return found
+                    return taken.result(found, sums, stress=self.stress)
         taken.divide()
         self.num_assignments += 1
-        return self._run(taken)
+        return taken.result(*self._run(taken), stress=self.stress)
 
-    def _run(self, taken: DividedStructure) -> list[DomainPart]:
-        """The results of all domains: those on GPUs in threads, but for one, so that all work at the same time."""
+    def _run(self, taken: DividedStructure) -> tuple[list[DomainPart], Sums]:
+        """As `launched`: domains on GPUs in threads, but for one, so that all work at the same time."""
         works = taken.works()
         away = [domain.device.type == "cuda" for domain in taken.domains]
         if all(away):
@@ -182,25 +201,25 @@ class DividedStep:
             here = {number: work() for number, work in enumerate(works) if not away[number]}
         finally:  # whatever happens, no thread uses the buffers of a domain after this
             self._wait()
-        return [futures[number].result() if away[number] else here[number] for number in range(len(works))]
+        found = [futures[number].result() if away[number] else here[number] for number in range(len(works))]
+        return found, taken.summed(found, energies=self.energies)
 
     def _wait(self) -> None:
         """Waits for evaluations in threads, also for those that an interrupted call has left."""
-        wait(self._running)
-        self._running.clear()
+        if self._running:
+            wait(self._running)
+            self._running.clear()
 
     def report(self) -> DividedReport:
         """How this step evaluates, with the reports of its domains."""
-        taken = self._taken
-        shares = [] if taken.division is None else taken.division.shares
-        steps = [domain.step.step for domain in taken.domains]
+        parts = self._taken.parts()
         return DividedReport(
-            grid=taken.grid,
+            grid=self._taken.grid,
             assignments=self.num_assignments,
-            devices=tuple(str(domain.device) for domain in taken.domains),
-            owned=tuple(share.num_owned for share in shares),
-            ghosts=tuple(len(share.atoms) - share.num_owned for share in shares),
-            steps=tuple(None if step is None else step.report() for step in steps),
+            devices=tuple(str(device) for device, _, _, _ in parts),
+            owned=tuple(owned for _, owned, _, _ in parts),
+            ghosts=tuple(ghosts for _, _, ghosts, _ in parts),
+            steps=tuple(None if step is None else step.report() for _, _, _, step in parts),
         )
 
     @property
@@ -213,8 +232,7 @@ class DividedStep:
         return sum(step.memory_bytes() for step in self._steps())
 
     def _steps(self) -> list[CapturedStep]:
-        found = [domain.step.step for domain in self._taken.domains]
-        return [step for step in found if step is not None]
+        return [step for _, _, _, step in self._taken.parts() if step is not None]
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = dict(
@@ -267,7 +285,7 @@ def _on_device(result: StepResult, positions: Any) -> StepResult:
     if not (isinstance(positions, Tensor) and positions.device.type == "cuda"):
         return result
     given = {name: values for name, values in vars(result).items() if values is not None}
-    return StepResult(**{name: torch.from_numpy(values).to(positions.device) for name, values in given.items()})
+    return StepResult(**{name: torch.as_tensor(values).to(positions.device) for name, values in given.items()})
 
 
 def _restored(kind: type[DividedStep], potential: Potential, batch: Batch, options: dict[str, Any]) -> DividedStep:

@@ -57,7 +57,7 @@ class DomainStep:
 
     Atoms are padded to a capacity, so that one CUDA graph serves while their number changes; `num_growths` counts how
     often it grew. capacity: atoms to begin with. mode, precision, audit_every: as for CapturedStep. charge: of the
-    whole system.
+    whole system. virials: False omits virials, which are zero then.
 
     A potential that cannot be divided (`why_not`) needs a domain that owns all atoms.
     """
@@ -72,6 +72,7 @@ class DomainStep:
         mode: str = "auto",
         precision: str | None = None,
         audit_every: int = 0,
+        virials: bool = True,
     ) -> None:
         self.undivided = why_not(potential)
         if capacity < 0:
@@ -84,7 +85,7 @@ class DomainStep:
             member.shift.zero_()
         self.pbc = torch.tensor([bool(periodic) for periodic in pbc], device="cpu")
         self.capacity, self.charge, self.mode = capacity, charge, mode
-        self.precision, self.audit_every = precision, audit_every
+        self.precision, self.audit_every, self.virials = precision, audit_every, virials
         self.num_hops, self.reach = num_hops(potential), reach(potential)
         self.num_owned = self.num_atoms = self.num_growths = self.num_evaluations = 0
         self.step: CapturedStep | None = None
@@ -128,8 +129,8 @@ class DomainStep:
             batch = replace(batch, partial_charges=partial_charges)
         if self.step is None:
             self.step = CapturedStep(
-                self.potential, batch, mode=self.mode, stress=True, energies=True, precision=self.precision,
-                audit_every=self.audit_every,
+                self.potential, batch, mode=self.mode, stress=self.virials, energies=True,
+                precision=self.precision, audit_every=self.audit_every,
             )  # fmt: skip
         else:
             self.step.assign(batch)
@@ -149,11 +150,10 @@ class DomainStep:
             self.inputs[:] = given
         result = step(step.buffers.host_inputs["positions"], cell, copy=False)
         self.num_evaluations += 1
-        size = float(volume(step.buffers.host_inputs["cell"]))
         energies = result.energies[: self.num_owned]
         energies += self._share
-        energy = float(result.energy[0]) + self._share * self.num_owned
-        return DomainResult(energy, energies, result.forces[: self.num_atoms], result.stress[0] * size)
+        virial = self._virial(result.stress, step.buffers.host_inputs["cell"])
+        return DomainResult(self.owned_energy(), energies, result.forces[: self.num_atoms], virial)
 
     def on_device(self, cell: Any = None) -> tuple[float, Tensor, Tensor, NDArray[np.float64]]:
         """As a call at the positions in `device_inputs`: energy, energies and forces on the device, and the virial.
@@ -163,11 +163,23 @@ class DomainStep:
         step = self._assigned()
         result = step(step.buffers.inputs["positions"], cell, copy=False)
         self.num_evaluations += 1
-        energies = torch.as_tensor(result.energies)[: self.num_owned] + self._share
-        energy = float(step.buffers.host_arrays["energy"][0]) + self._share * self.num_owned
-        box = step.buffers.inputs["cell"][0].cpu() if cell is None else torch.as_tensor(cell, dtype=torch.float64)
-        virial = torch.as_tensor(result.stress[0]).cpu().numpy() * float(volume(box))
-        return energy, energies, torch.as_tensor(result.forces)[: self.num_atoms], virial
+        box = step.buffers.inputs["cell"].cpu() if cell is None else torch.as_tensor(cell, dtype=torch.float64)
+        virial = self._virial(result.stress, box)
+        forces = torch.as_tensor(result.forces)[: self.num_atoms]
+        return self.owned_energy(), self.owned_energies(torch.as_tensor(result.energies)), forces, virial
+
+    @staticmethod
+    def _virial(stress: Any, cell: Tensor) -> NDArray[np.float64]:
+        """From the stress [1,3,3] of an evaluation, None if there is none, and its cell."""
+        return np.zeros((3, 3)) if stress is None else torch.as_tensor(stress[0]).cpu().numpy() * float(volume(cell))
+
+    def owned_energy(self) -> float:
+        """Of the last evaluation, which the host has read."""
+        return float(self._assigned().buffers.host_arrays["energy"][0]) + self._share * self.num_owned
+
+    def owned_energies(self, energies: Tensor) -> Tensor:
+        """Those [owned] of a whole system, from the network's [M]."""
+        return energies[: self.num_owned] + self._share
 
     def atom_virials(self, *, flux: bool = False) -> NDArray[np.float64]:
         """Virials [N,3,3] eV of all atoms, ghosts included, at the positions and cell of the last evaluation.
