@@ -109,7 +109,7 @@ class DeviceDomain:
             places = self.step.device_inputs
             torch.index_select(positions.to(self.device, non_blocking=True), 0, self._atoms.atoms, out=places)
             places[self._atoms.moved] += self._atoms.moves(cell)
-            farthest = self._atoms.farthest(places, division.allowed(cell)[0])  # beside the evaluation
+            farthest = self._atoms.farthest(places, division.allowed(cell)[0])  # during the evaluation
             on_gpu = self.device.type == "cuda"
             return _Placed(farthest, torch.cuda.current_stream(self.device).record_event() if on_gpu else None)
 

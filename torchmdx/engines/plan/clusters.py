@@ -154,6 +154,6 @@ class AtomClusters:
 
     @property
     def floats(self) -> int:
-        """Shared memory without edges, beside 12 floats that are the same for all atoms."""
+        """Shared memory without edges and without 12 floats that are the same for all atoms."""
         scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
         return self.per * (self.network.room + self.keep * self.network.kept) + scratch + self.network.vectors + 12
