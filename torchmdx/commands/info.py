@@ -198,7 +198,7 @@ def describe(potential: Potential) -> str:
         f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
         f"{str(potential.dtype).removeprefix('torch.')}",
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
-        + (f"reference energies for elements {known}" if known else "no reference energies"),
+        + (f"reference energies for {counted(len(known), 'element')}" if known else "no reference energies"),
     ]
     lines = [*_facts(potential.card), *lines]
     for prior in potential.prior_configs:
