@@ -22,8 +22,8 @@ import torch
 import torchmdx
 from benchmarks import record, released, step
 from torchmdx import Batch, Ensemble, Potential, System
-from torchmdx.engines import ensemble
 from torchmdx.engines.gpu.branches import Branch
+from torchmdx.engines.plan import members
 from torchmdx.models.priors.d3 import D3Config
 from torchmdx.step.captured_step import CapturedStep
 
@@ -41,8 +41,8 @@ def in_turn() -> Iterator[None]:
     """Steps that are made here launch one thing after the other."""
     with (
         patch.object(Branch, "run", lambda self, work: work()),
-        patch.object(ensemble, "MOST_SIDE_BY_SIDE", 0),
-        patch.object(ensemble, "MOST_EXACT_SIDE_BY_SIDE", 0),
+        patch.object(members, "MOST_SIDE_BY_SIDE", 0),
+        patch.object(members, "MOST_EXACT_SIDE_BY_SIDE", 0),
     ):
         yield
 

@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--picoseconds", type=float, default=40.0)
     parser.add_argument("--timestep", type=float, default=0.5, help="fs")
     parser.add_argument("--every", type=int, default=50, help="steps between energies")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--settling", type=float, default=1.0, help="ps")
     parser.add_argument("--box", type=Path, help="a potential with Coulomb energy")
     given = parser.parse_args()

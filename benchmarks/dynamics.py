@@ -48,7 +48,7 @@ def timed(run: Any, count: int) -> float:
 
 
 def evaluations(potential: Potential, systems: list[System]) -> Any:
-    """A function that evaluates so many times at the same positions, on the device where there is one."""
+    """A function that evaluates a number of times at the same positions, on the device where there is one."""
     step = CapturedStep(potential, systems, mode="graph" if DEVICE == "cuda" else "auto")
     positions = step.batch.positions
     for _ in range(3):

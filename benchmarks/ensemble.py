@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import time
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from benchmarks import peer_model, record, systems
 from torchmdx import CapturedStep, Ensemble, Potential, System, TensorNetConfig
-from torchmdx.engines import ensemble
+from torchmdx.engines.plan import members
 
 NAMES = ("alanine_dipeptide", "chignolin", "dhfr")
 REPEATS = 300
@@ -58,12 +59,8 @@ def timed(model: Potential | Ensemble, system: System, positions: np.ndarray) ->
 
 def in_turn(model: Ensemble, system: System, positions: np.ndarray) -> float:
     """ms of a step whose members run one after the other."""
-    limits = ensemble.MOST_SIDE_BY_SIDE
-    ensemble.MOST_SIDE_BY_SIDE = 0
-    try:
+    with patch.object(members, "MOST_SIDE_BY_SIDE", 0):
         return float(timed(model, system, positions)[0]["ms"])
-    finally:
-        ensemble.MOST_SIDE_BY_SIDE = limits
 
 
 def compare(name: str, members: list[Potential]) -> list[dict[str, Any]]:

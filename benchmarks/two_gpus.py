@@ -25,7 +25,7 @@ GPUS = ["cuda:0", "cuda:1"]
 
 
 def evaluations(step: Any, places: list[np.ndarray]) -> Callable[[int], None]:
-    """A function that evaluates so many times, in turn at each of the places."""
+    """A function that evaluates a number of times, in turn at each of the places."""
 
     def work(count: int) -> None:
         for k in range(count):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.wrap [--sizes 1,9,50,200,1000] [--irreps 128x0e]
 
-Structures are clusters of a protein with so many atoms. ms: from NumPy positions to NumPy forces through ASE's
+Structures are clusters of a protein with these numbers of atoms. ms: from NumPy positions to NumPy forces through ASE's
 calculator interface, float32. force_error: of each side, relative to torchmdx in float64. Needs mace-torch.
 """
 

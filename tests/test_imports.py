@@ -66,7 +66,6 @@ LATE = {
     "h5py",
     "jinja2",
     "yaml",
-    "torch_cluster",
     "openmmml",
     "pydantic",
     "rdkit",

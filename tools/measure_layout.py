@@ -1,18 +1,24 @@
-"""Measures the layout of the package: python tools/measure_layout.py [FOLDER], by default torchmdx/ beside this folder.
+"""Measures the layout of the package: python tools/measure_layout.py [FOLDER], by default torchmdx/ next to tools/.
 
 A room is a folder with Python files; a module at the top of the package counts as a room of its own. An arrow leads
 from a room to one that it imports, wherever in a file the import stands; imports for type checkers are counted apart.
 A room stands on the floor above the highest of those that it imports; rooms that import each other share a floor.
+Lines of all languages are also counted without comments, docstrings and blank lines, as lines of code.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import re
 import sys
+import tokenize
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
 LONG_FILE, LONG_FUNCTION = 300, 60
+OTHERS = {".c", ".h", ".cu", ".cuh", ".cpp", ".js", ".css", ".html"}
 Graph = dict[str, set[str]]
 
 
@@ -99,6 +105,29 @@ def functions_of(tree: ast.Module) -> list[tuple[str, int, int]]:
     return found
 
 
+def code_lines(text: str, suffix: str) -> int:
+    """Lines of code: without comments, docstrings and blank lines."""
+    if suffix != ".py":
+        bare = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        return sum(bool(line.strip()) and not line.strip().startswith("//") for line in bare.splitlines())
+    left_out = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in left_out:
+            found |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            assert docstring.end_lineno is not None
+            found -= set(range(docstring.lineno, docstring.end_lineno + 1))
+    return len(found)
+
+
+def classes_of(tree: ast.Module) -> list[str]:
+    """Names of the classes of a file."""
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
 def measure(package: Path) -> list[tuple[str, object]]:
     """The rows of the table."""
     modules = modules_of(package)
@@ -120,17 +149,22 @@ def measure(package: Path) -> list[tuple[str, object]]:
     functions = [(name, *function) for name, tree in trees.items() for function in functions_of(tree)]
     long = [(name, function) for name, function, whole, _ in functions if whole > LONG_FUNCTION]
     kernels = sum(".kernels." in name or ".triton." in name for name, _ in long)
+    texts = {path: path.read_text() for path in package.rglob("*") if path.suffix in {".py", *OTHERS}}
+    names = Counter(name for tree in trees.values() for name in classes_of(tree))
     top = [path for path in modules.values() if path.parent == package and path.stem != "__init__"]
     return [
         ("files", len(modules)),
         ("files at the top of the package", len(top)),
-        ("lines", sum(lines.values())),
+        ("lines of Python", sum(lines.values())),
+        ("lines of all languages", sum(len(text.splitlines()) for text in texts.values())),
+        ("  of those, code", sum(code_lines(text, path.suffix) for path, text in texts.items())),
         ("median lines of a file", median(lines.values())),
         (f"files over {LONG_FILE} lines", sum(count > LONG_FILE for count in lines.values())),
         ("functions", len(functions)),
         ("median lines of a function's body", median(body for *_, body in functions)),
         (f"functions over {LONG_FUNCTION} lines", len(long)),
         ("  of those, in kernels", kernels),
+        ("class names that exist twice", sum(count > 1 for count in names.values())),
         ("rooms", len(rooms)),
         ("floors", num_floors(rooms)),
         ("arrows between rooms", sum(map(len, rooms.values()))),

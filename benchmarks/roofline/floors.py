@@ -97,7 +97,7 @@ def floors(work: Work, rates: Rates) -> dict[str, float]:
 
 
 def work_of(potential: Potential, num_atoms: int, num_edges: int, how: Evaluation) -> Work | None:
-    """The work for so many atoms and directed edges within the cutoff, as an engine does it.
+    """The work for these numbers of atoms and directed edges within the cutoff, as an engine does it.
 
     None for models other than TensorNet and TensorNet2.
     """

@@ -33,7 +33,7 @@ class Traffic:
         return Traffic(self.kernels + other.kernels, self.kept + other.kept)
 
     def beyond(self, cache: float) -> float:
-        """The least bytes that pass memory behind a cache of so many bytes.
+        """The least bytes that pass memory behind a cache of this size.
 
         A kernel finds at most a cache full of what it reads, and leaves at most as much of what it writes. Of what is
         kept for the backward pass, all but a cache full is written and read.

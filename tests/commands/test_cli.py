@@ -327,8 +327,12 @@ def test_an_ensemble_is_converted_to_a_zip(capsys, data, molecule_file, tmp_path
     for path, potential in zip(sources, torchmdx.checkpoints.save_load.load_ensemble(target), strict=True):
         wanted = torchmdx.load(path)
         assert all(torch.equal(value, potential.state_dict()[name]) for name, value in wanted.state_dict().items())
-    assert cli.main(["info", str(target)]) == 0
-    assert capsys.readouterr().out.count("TensorNet, 2 layers") == 2
+    assert cli.main(["info", str(target), "--atoms", "22", "--card", "H100"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("TensorNet, 2 layers") == 2
+    assert "2 members: fused kernels" in said
+    assert "side by side" in said
+    assert "other work may run at the same time" in said  # so that they do not take one launch
     assert_refused(
         capsys, ["convert", *given, tmp_path / "one.ckpt"], "of an ensemble must end in .safetensors or .zip"
     )

@@ -288,7 +288,7 @@ def test_members_are_branches_of_one_graph(several, ethanol, monkeypatch):
 
 @pytest.mark.gpu
 def test_members_of_a_large_system_take_turns(several, crystal, monkeypatch):
-    monkeypatch.setattr("torchmdx.engines.ensemble.MOST_SIDE_BY_SIDE", 8)
+    monkeypatch.setattr("torchmdx.engines.plan.members.MOST_SIDE_BY_SIDE", 8)
     atoms, ensemble = crystal.repeat(2), Ensemble(several("cuda"))
     turns = CapturedStep(ensemble, System.from_ase(atoms), mode="graph")
     monkeypatch.undo()

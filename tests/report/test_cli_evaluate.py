@@ -147,7 +147,7 @@ def test_an_element_beyond_the_potential_is_named(capsys, tmp_path, potential_fi
 
 
 def test_without_matplotlib_nothing_is_evaluated_for_nothing(capsys, tmp_path, potential_file, store, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert main(["evaluate", potential_file, str(store.path), "-o", str(tmp_path / "r"), "--device", "cpu"]) == 2
     out, error = capsys.readouterr()
     assert "pip install 'torchmdx[train]'" in error

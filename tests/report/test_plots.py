@@ -184,7 +184,7 @@ def test_colours_are_the_same_in_every_report():
 
 
 def test_without_matplotlib_it_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match="pictures need matplotlib.*pip install 'torchmdx\\[train\\]'"):
         with style.picture(tmp_path / "p.png", 2, 2):
             pass

@@ -26,27 +26,6 @@ def test_volume_is_the_triple_product_for_either_handedness():
     np.testing.assert_allclose(lattice.volume(both), [wanted, wanted], rtol=1e-14)
 
 
-def test_height_is_the_distance_between_opposite_faces():
-    a, b, c = CELL.numpy()
-    normal = np.cross(b, c)
-    got = lattice.heights(*pair((True, True, True)))
-    assert got[0, 0].item() == pytest.approx(a @ normal / np.linalg.norm(normal), rel=1e-13)
-
-
-def test_height_of_a_slab_lies_in_its_plane():
-    a, b, _ = CELL.numpy()
-    beside = a - (a @ b) / (b @ b) * b
-    got = lattice.heights(*pair((True, True, False)))[0]
-    assert got[0].item() == pytest.approx(np.linalg.norm(beside), rel=1e-13)
-    assert got[2].item() == np.inf
-
-
-def test_height_of_a_wire_is_its_period():
-    got = lattice.heights(*pair((False, True, False)))[0]
-    assert got[1].item() == pytest.approx(np.linalg.norm(CELL[1]), rel=1e-13)
-    assert got[0].item() == got[2].item() == np.inf
-
-
 @pytest.mark.parametrize("pbc", ALL_PBC)
 def test_missing_directions_become_orthogonal_unit_vectors(pbc):
     full = lattice.complete(*pair(pbc))[0]

@@ -20,6 +20,7 @@ def tool(monkeypatch):
 FILES = {
     "__init__.py": "",
     "base.py": "def one():\n    '''One.'''\n    return 1\n",
+    "kernel.c": "/* Two\nlines. */\n\n// One.\nint one(void) { return 1; }\n",
     "top.py": "from house.room import low\n\ndef here():\n    from house import base\n    return base\n",
     "room/__init__.py": "",
     "room/low.py": "import house.base\n\n\ndef long():\n" + "    x = 1\n" * 70,
@@ -36,6 +37,9 @@ def test_a_package_is_measured(tool, tmp_path):
     found = {what.strip(): value for what, value in tool.measure(tmp_path / "house")}
     assert found["files"] == 7
     assert found["files at the top of the package"] == 2
+    assert found["lines of all languages"] == found["lines of Python"] + 5
+    assert found["of those, code"] == 2 + 4 + 72 + 2 + 4 + 1  # base, top, low, left, right, kernel
+    assert found["class names that exist twice"] == 0
     assert found["functions"] == 3
     assert found["median lines of a function's body"] == 2
     assert found["functions over 60 lines"] == 1

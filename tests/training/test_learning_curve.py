@@ -52,6 +52,6 @@ def test_what_a_curve_cannot_have_is_refused_before_it_trains(tmp_path, monkeypa
     assert main([*words, "--set", "optimizer.learning_rate=1e-4"]) == 2
     assert "--set changes a single run that is resumed, got 'optimizer" in capsys.readouterr().err
     made_up.config_file(tmp_path, tmp_path / "none")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(words) == 2
     assert "pictures need matplotlib" in capsys.readouterr().err

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from torchmdx.runtime.optional_package import require_package
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -39,8 +40,7 @@ class FixedSymmetry:
 
 def require_symmetry_support(atoms: Atoms) -> None:
     """Raises ImportError without spglib, ValueError for structures whose symmetry cannot be fixed."""
-    if importlib.util.find_spec("spglib") is None:
-        raise ImportError("--fix-symmetry needs spglib, which is not installed: pip install 'torchmdx[symmetry]'")
+    require_package("spglib", "--fix-symmetry needs", "symmetry")
     if not atoms.pbc.any() or atoms.cell.rank < 3:
         raise ValueError(
             "--fix-symmetry needs a periodic structure with three lattice vectors, "

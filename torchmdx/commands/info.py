@@ -39,7 +39,6 @@ OPTIONAL = (
     ("tensorboard", "training curves in TensorBoard", "pip install 'torchmdx[train]'"),
     ("tblite", "labels from GFN2-xTB", "pip install 'torchmdx[label]'"),
     ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),
-    ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
     ("torch-dftd", "D3 dispersion", "pip install 'torchmdx[dispersion]'"),
     ("spglib", "relaxation with fixed symmetry", "pip install 'torchmdx[symmetry]'"),
     ("ipi", "path integrals in i-PI", "pip install 'torchmdx[ipi]'"),
@@ -84,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             print("\n".join(released), flush=True)  # before what may need a network
         read = read_any(options.checkpoint)
         readings = read if isinstance(read, list) else [read]
-        plans = _plans_of(readings[0].potential, options.atoms, options.card, options.periodic)
+        plans = _plans_of([r.potential for r in readings], options.atoms, options.card, options.periodic)
         print("\n\n".join("\n".join([describe(r.potential), *r.report.conversion()]) for r in readings))
         what = "one periodic structure with its stress" if options.periodic else "one molecule"
         print(f"\nwhat runs in float32, for {what}, whose atoms have up to 48 neighbours:\n" + "\n".join(plans))
@@ -119,11 +118,12 @@ def run(options: argparse.Namespace) -> int:
     return 1 if broken else 0
 
 
-def _plans_of(potential: Potential, atoms: int | None, card: str | None, periodic: bool) -> list[str]:
-    """What evaluates a potential on a card, or on this machine."""
+def _plans_of(members: list[Potential], atoms: int | None, card: str | None, periodic: bool) -> list[str]:
+    """What evaluates a potential, or the members of an ensemble, on a card or on this machine."""
     import torch
 
     from torchmdx.engines.plan import Machine, Network, machine_named, plan
+    from torchmdx.engines.plan.members import plan_of_members
     from torchmdx.engines.registry import registered
 
     if atoms is not None and atoms < 0:
@@ -132,12 +132,14 @@ def _plans_of(potential: Potential, atoms: int | None, card: str | None, periodi
         machine = machine_named(card)
     else:
         machine = Machine.of(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
+    potential, priors = members[0], bool(members[0].prior_configs)
     network = replace(Network.of(potential), dtype="float32")
     found = []
     for count in USUAL_ATOMS if atoms is None else (atoms,):
-        work = usual_work(potential, count, periodic)
+        work = replace(usual_work(potential, count, periodic), alone=len(members) == 1)
         facts = (potential.config, potential.prior_configs, work, "float32", machine, network)
-        found.append(str(plan(*facts, registered=registered())))
+        planned = plan(*facts, registered=registered())
+        found.append(str(planned if len(members) == 1 else plan_of_members(len(members), planned, priors=priors)))
     return found
 
 
@@ -196,7 +198,7 @@ def describe(potential: Potential) -> str:
         f"cutoff {config.cutoff} Å, elements up to {config.max_z}, {weights:,} weights in "
         f"{str(potential.dtype).removeprefix('torch.')}",
         f"scale {float(potential.scale):g} eV, shift {float(potential.shift):g} eV, "
-        + (f"reference energies for elements {known}" if known else "no reference energies"),
+        + (f"reference energies for {counted(len(known), 'element')}" if known else "no reference energies"),
     ]
     lines = [*_facts(potential.card), *lines]
     for prior in potential.prior_configs:

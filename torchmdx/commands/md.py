@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from typing import Any
 
 from torchmdx.commands.options import CHARGE_HELP, add_device, add_index, add_model_option
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.runtime.optional_package import require_package
 from torchmdx.runtime.precisions import PRECISIONS, precision_option
 from torchmdx.structures.pressure_units import bar_of
 
@@ -64,8 +64,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         from torchmdx.dynamics.run import device_run
 
         return device_run.run(options, interrupts)
-    if importlib.util.find_spec("openmm") is None:
-        raise ImportError("--engine openmm needs OpenMM, which is not installed: pip install 'torchmdx[openmm]'")
+    require_package("openmm", "--engine openmm needs", "openmm", "OpenMM")
     from torchmdx.commands.md_openmm import run as openmm_run
 
     return openmm_run.run(options, interrupts)

@@ -15,6 +15,7 @@ from torchmdx.datasets.blocks import Blocks, FrameBlock, Keys, Remark, Unreadabl
 from torchmdx.datasets.npz_files import WHOLE, choose, unread_arrays
 from torchmdx.runtime.damaged_file import WRONG_VALUES, naming
 from torchmdx.runtime.hdf5_content import require_own_array, require_own_link
+from torchmdx.runtime.optional_package import require_package
 
 TORCHMDNET: dict[str, tuple[str, ...]] = {
     "positions": ("pos",),
@@ -75,10 +76,9 @@ def smiles_charge(smiles: str) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError("HDF5 files need h5py: pip install 'torchmdx[train]'") from error
+    require_package("h5py", "HDF5 files need", "train")
+    import h5py
+
     try:
         file = h5py.File(path, "r")
     except (ValueError, OSError, *WRONG_VALUES) as error:

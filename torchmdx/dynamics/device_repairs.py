@@ -176,7 +176,7 @@ class Repairs:
         return found
 
     def _disagree(self, number: int, found: Floats) -> None:
-        """The error of a step whose forces differ by so much; a warning if small steps may follow."""
+        """The error of a step whose forces differ by more than is allowed; a warning if small steps may follow."""
         assert self.blocks is not None
         assert self.motion.multiple_steps is not None
         error = disagreement(number, found, self.blocks.limits_on_host, self.motion.particles.starts)

@@ -16,7 +16,7 @@ from torchmdx.structures.cell import complete
 
 Floats = NDArray[np.float64]
 
-VACUUM = 10.0  # Å: at least so much is left between the images of a structure along a direction without images
+VACUUM = 10.0  # Å: the least distance between the images of a structure along a direction without images
 ROUNDED = 1e-8  # of the largest component: less than what files resolve
 DEPENDENT = 1e-6  # a vector with a smaller part that is perpendicular to the others, of its length, has no direction
 

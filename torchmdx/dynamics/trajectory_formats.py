@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.trajectory import Trajectory, TrajectoryFrame
+from torchmdx.runtime.optional_package import require_package
 
 ENDINGS = {"dcd": ".dcd", "hdf5": ".h5"}
 
@@ -50,8 +50,8 @@ class TrajectoryFormat:
             raise ValueError(f"the format of trajectories must be one of {', '.join(ENDINGS)}, got {self.name!r}")
         if self.velocities and self.name != "hdf5":
             raise ValueError(f"velocities need a trajectory in the format 'hdf5', got {self.name!r}")
-        if self.name == "hdf5" and importlib.util.find_spec("h5py") is None:
-            raise ImportError("HDF5 trajectories need h5py, which is not installed: pip install 'torchmdx[hdf5]'")
+        if self.name == "hdf5":
+            require_package("h5py", "HDF5 trajectories need", "hdf5")
 
     @property
     def ending(self) -> str:

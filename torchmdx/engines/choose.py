@@ -22,6 +22,7 @@ from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.pairs.engine import PairEngine
 from torchmdx.engines.plan import Machine, Network, Plan, plan
 from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
+from torchmdx.engines.plan.members import IN_TURN, TOGETHER
 from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
 from torchmdx.models.potential import Potential
@@ -58,7 +59,6 @@ def plan_for(
     work = replace(
         work,
         search_cutoff=potential.search_cutoff(batch),
-        periodic=bool(batch.pbc.any()),
         last_inputs=potential.uncertainty is not None,
         memory=memory,
     )
@@ -208,7 +208,7 @@ def engine_for(
     together = EnsembleEngine(
         [made for made, _ in chosen], batch, stress=stress, spread_factors=potential.spread_factors
     )
-    order = "side by side" if together.streams else "one after the other"
+    order = TOGETHER if together.streams else IN_TURN
     return together, f"{len(chosen)} members {order}: {' and '.join(reasons)}"
 
 

@@ -66,7 +66,7 @@ class Engine(Protocol):
     table_error: float
 
     def reserve(self, capacity: int) -> None:
-        """Allocates for so many edges. Called before the first run, and whenever the list has grown."""
+        """Allocates for `capacity` edges. Called before the first run, and whenever the list has grown."""
 
     def run(self, positions: Tensor, cell: Tensor, edges: Edges, *, forces: bool = True) -> Outputs:
         """Launches one evaluation; may return the same tensors every time.

@@ -20,14 +20,13 @@ from torch import Tensor
 from torchmdx.engines.engine import Engine, Outputs
 from torchmdx.engines.gpu.engine import GpuEngine
 from torchmdx.engines.plan import Plan
+from torchmdx.engines.plan.members import most_side_by_side
 from torchmdx.models.ensemble import UNCALIBRATED, mean_of, spread_of
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.device_guard import device_of_positions, runs_on
 from torchmdx.runtime.own_streams import own_stream
 from torchmdx.structures.system import Batch
 
-# Members run concurrently up to so many atoms. In the exact model each branch needs a few MB per atom.
-MOST_SIDE_BY_SIDE, MOST_EXACT_SIDE_BY_SIDE = 2048, 512
 _ALIGNED = 16  # elements: rows of a stack are aligned, so that kernels load whole words
 
 
@@ -80,8 +79,8 @@ class EnsembleEngine:
 
     def _make_streams(self, device: torch.device, num_atoms: int) -> list[torch.cuda.Stream]:
         """One for each member but the first; none if members run one after the other."""
-        fast = all(isinstance(engine, GpuEngine) for engine in self.engines)
-        if device.type != "cuda" or num_atoms > (MOST_SIDE_BY_SIDE if fast else MOST_EXACT_SIDE_BY_SIDE):
+        fused = all(isinstance(engine, GpuEngine) for engine in self.engines)
+        if device.type != "cuda" or num_atoms > most_side_by_side(fused=fused):
             return []
         return [own_stream(device, number) for number in range(1, len(self.engines))]
 

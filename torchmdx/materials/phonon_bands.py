@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchmdx.materials.crystal import require_crystal, supercell_of
+from torchmdx.runtime.optional_package import require_package
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -107,12 +108,11 @@ def force_constants(atoms: Atoms, supercell: tuple[int, int, int], displacement:
     """A Phonopy object with force constants, whose displacements symmetry has reduced. Raises ImportError."""
     from ase import Atoms
 
-    try:
-        from phonopy import Phonopy
-        from phonopy.structure.atoms import PhonopyAtoms
-        from phonopy.structure.cells import guess_primitive_matrix
-    except ImportError as error:
-        raise ImportError("phonons need phonopy, which is not installed: pip install 'torchmdx[properties]'") from error
+    require_package("phonopy", "phonons need", "properties")
+    from phonopy import Phonopy
+    from phonopy.structure.atoms import PhonopyAtoms
+    from phonopy.structure.cells import guess_primitive_matrix
+
     handedness = atoms.cell.handedness  # -1: phonopy needs the opposite vectors
     cell = PhonopyAtoms(
         numbers=atoms.numbers,

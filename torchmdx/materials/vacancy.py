@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchmdx.materials.crystal import changed, relaxed, require_crystal, supercell_of
+from torchmdx.runtime.optional_package import require_package
 from torchmdx.structures.total_charge import set_charge
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def _sites(atoms: Atoms) -> list[int]:
     """The first of each class of equivalent atoms."""
     if len(atoms) == 1:
         return [0]
-    if find_spec("spglib") is None:
-        raise ImportError("sites need spglib, which is not installed: pip install 'torchmdx[properties]'")
+    require_package("spglib", "sites need", "properties")
     from ase.spacegroup.symmetrize import check_symmetry
 
     data: Any = check_symmetry(atoms, symprec=PRECISION)

@@ -7,7 +7,7 @@
     w_ij = k erf(r_ij / (√2 γ_ij)) / r_ij · f(r_ij),  γ_ij² = σ_i² + σ_j²         for neighbours up to the cutoff
 
 χ (electronegativity) and η (hardness) are networks of the features of an atom, or η is a constant of its element. The
-charges minimize Σ_i χ_i q_i + η_i q_i² / 2. q and V enter the head beside the features; there is no Coulomb energy.
+charges minimize Σ_i χ_i q_i + η_i q_i² / 2. q and V enter the head with the features; there is no Coulomb energy.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchmdx.report.tables import Table
+from torchmdx.runtime.optional_package import require_package
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -50,10 +51,9 @@ def page(
     Raises:
         ImportError: Without Jinja2, which torch installs too.
     """
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise ImportError("reports need Jinja2, which is not installed: pip install 'torchmdx[train]'") from error
+    require_package("jinja2", "reports need", "train", "Jinja2")
+    from jinja2 import Environment, StrictUndefined
+
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )

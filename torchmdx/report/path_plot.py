@@ -27,7 +27,7 @@ def plot_path(path: ReactionPath, file: Path, title: str) -> None:
 
 
 def path_movie(path: ReactionPath, title: str) -> Movie:
-    """The images as frames, beside the energies along the path."""
+    """The images as frames, next to the energies along the path."""
     frames = of_structures(path.images, title=title, axis="image")
     where, curve = path.curve()
     start, lengths = float(path.energies[0]), path.lengths

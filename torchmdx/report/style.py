@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.runtime.files import write_whole
+from torchmdx.runtime.optional_package import require_package
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,10 +33,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 def require_matplotlib() -> None:
     """Raises ImportError without matplotlib."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib, which is not installed: pip install 'torchmdx[train]'") from error
+    require_package("matplotlib", "pictures need", "train")
 
 
 @contextmanager

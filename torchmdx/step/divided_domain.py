@@ -121,7 +121,7 @@ class DeviceDomain:
         assert self._atoms is not None
         with on_device(self.device):
             places = self._put(positions, cell)
-            farthest = self._atoms.farthest(places, division.allowed(cell)[0])  # beside the evaluation
+            farthest = self._atoms.farthest(places, division.allowed(cell)[0])  # during the evaluation
             on_gpu = self.device.type == "cuda"
             return _Placed(farthest, torch.cuda.current_stream(self.device).record_event() if on_gpu else None)
 

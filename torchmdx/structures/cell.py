@@ -46,13 +46,6 @@ def _orthogonal(first: Tensor, second: Tensor, eye: Tensor) -> Tensor:
     return vector / torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
 
 
-def heights(cell: Tensor, pbc: Tensor) -> Tensor:
-    """Distances [S,3] between opposite faces of a cell, Å; infinite in directions that are not periodic."""
-    inverse = torch.linalg.inv(complete(cell, pbc))
-    height = 1 / torch.linalg.vector_norm(inverse, dim=-2)
-    return torch.where(pbc, height, torch.full_like(height, torch.inf))
-
-
 def wrap(positions: Tensor, cell: Tensor, pbc: Tensor, system_index: Tensor) -> tuple[Tensor, Tensor]:
     """Moves atoms into their cell: (wrapped [N,3], images [N,3] int64), positions = wrapped + images @ cell.
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from torchmdx.runtime.optional_package import require_package
 from torchmdx.training.config import Config
 
 MOST_VALUES = 100_000  # of a configuration; atomic numbers and names of files may be many
@@ -84,10 +85,9 @@ def print_schema(kind: type[BaseModel], title: str) -> int:
 
 
 def _yaml_module() -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise ImportError("training needs PyYAML, which is not installed: pip install 'torchmdx[train]'") from error
+    require_package("yaml", "training needs", "train", "PyYAML")
+    import yaml
+
     return yaml
 
 

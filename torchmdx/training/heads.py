@@ -68,8 +68,8 @@ def _by_file(data: DataSection, store: Store) -> Indices:
 def split_by_head(data: DataSection, store: Store, **draw: Any) -> Split:
     """As `split`, with sizes that apply to the frames of each head.
 
-    Copies of a structure are in one part, whatever their heads: a head draws what it lacks beside those that earlier
-    ones have drawn. Raises ValueError, naming the head, as `split`.
+    Copies of a structure are in one part, whatever their heads: a head draws what it lacks, in addition to what
+    earlier ones have drawn. Raises ValueError, naming the head, as `split`.
     """
     of_frames, part_of = _by_file(data, store), np.full(int(store.copies.max()) + 1, -1)  # of groups of copies
     for number, name in enumerate(data.heads):
@@ -89,7 +89,7 @@ def split_by_head(data: DataSection, store: Store, **draw: Any) -> Split:
 
 
 def _lacking(draw: Mapping[str, Any], drawn: Indices, free: int) -> dict[str, int]:
-    """How many frames of each part a head has to draw, of `free`, beside those that are drawn; one is left to train."""
+    """How many frames of each part a head has to draw, of `free`, besides those drawn; one is left to train."""
     sizes, left = {}, free - 1
     for part in ("test", "validation"):
         lacking = count_of(part, draw[part], len(drawn)) - int((drawn == PARTS.index(part)).sum())

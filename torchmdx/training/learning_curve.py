@@ -40,7 +40,7 @@ def sizes_of(text: str) -> list[int]:
 
 
 def learning_curve(config: Config, sizes: Sequence[int]) -> int:
-    """Trains with each number of frames in output.directory/train-N, and writes a table and a picture beside them.
+    """Trains with each number of frames in output.directory/train-N, and writes a table and a picture next to them.
 
     All trainings have the same validation and test frames, and smaller ones train a part of the frames of larger ones.
     Those that have finished are kept, and those that were stopped go on. Returns the exit status of `train`.

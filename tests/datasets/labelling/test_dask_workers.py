@@ -216,7 +216,7 @@ def test_addresses_are_checked(address, error, words, tmp_path, monkeypatch):
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setattr(dask_workers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ImportError, match=r"--dask needs dask.distributed, .*: pip install 'torchmdx\[dask\]'"):
         workers("tcp://127.0.0.1:9", tmp_path)
 

@@ -1,3 +1,5 @@
+import importlib.util
+
 import ase.io
 import numpy as np
 import pytest
@@ -7,7 +9,6 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 
 from torchmdx.commands import cli
-from torchmdx.datasets.labelling import conformers as conformers_module
 from torchmdx.datasets.labelling.calculators import Choice
 from torchmdx.datasets.labelling.conformers import conformers, require_rdkit
 from torchmdx.datasets.labelling.dynamics import langevin, relax
@@ -57,7 +58,7 @@ def test_conformers_are_distinct_molecules():
 
 
 def test_conformers_need_rdkit(monkeypatch):
-    monkeypatch.setattr(conformers_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"SMILES need RDKit, .*: pip install 'torchmdx\[label\]'"):
         require_rdkit()
 

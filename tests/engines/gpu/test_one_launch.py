@@ -141,7 +141,8 @@ def test_reading_what_atoms_tell_for_each_edge_gives_the_same_bits(emulator, pot
     batch = batch_of(*systems("ethanol"))
     edges, plan = brute_force(batch, potential.cutoff), AtomClusters(3, 3, 2, 2, True)
     wanted = run(fast, emulator, batch, edges, plan)
-    monkeypatch.setattr(one_launch, "MOST_IN_STEP", 0)  # as of more atoms, whose tensors have no room in a block
+    # As of more atoms, whose tensors have no room in a block.
+    monkeypatch.setattr("torchmdx.engines.plan.clusters.MOST_IN_STEP", 0)
     found = run(fast, emulator, batch, edges, plan)
     assert torch.equal(found.energies, wanted.energies)
     assert torch.equal(found.forces, wanted.forces)

@@ -127,7 +127,7 @@ def test_priors_have_kernels_of_their_own_or_none():
     work = replace(ETHANOL, search_cutoff=10.0)
     priors = [ZBLConfig(), CoulombConfig()]
     stages = {s.name: s.runs for s in plan(TensorNet2Config(), priors, work, "float32", machine_named("H100")).stages}
-    assert stages["prior zbl"] == "torch, by autograd, a branch beside the network"
+    assert stages["prior zbl"] == "torch, by autograd, a branch parallel to the network"
     assert stages["prior coulomb"] == "Triton"
     assert stages["list"] == "one of the network's own"
     cpu = replace(machine_named("CPU"), pair_kernels=False)

@@ -28,6 +28,18 @@ def test_one_launch_needs_the_whole_gpu(limit):
 
 
 @pytest.mark.parametrize(
+    ("atoms", "more", "searches"),
+    [(22, {}, True), (65, {}, False), (22, dict(periodic=True), False), (22, dict(stress=True), False)],
+    ids=str,
+)
+def test_one_launch_also_searches_in_small_molecules(atoms, more, searches):
+    work = replace(Workload.usual(atoms), **{"periodic": False, **more})
+    found = planned(TensorNetConfig(), work, "H100")
+    assert found.one_launch
+    assert found.stages[1].why.endswith("run together, without a skin they also search" if searches else "run together")
+
+
+@pytest.mark.parametrize(
     ("settings", "most"), [(dict(num_layers=1), 120), (dict(num_channels=64), 60), (dict(num_channels=20), 30)], ids=str
 )
 def test_how_many_atoms_one_launch_serves_depends_on_the_network(settings, most):

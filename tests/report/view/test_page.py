@@ -1,5 +1,5 @@
-import builtins
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -91,14 +91,7 @@ def test_the_largest_page_is_below_ten_megabytes(tmp_path):
 
 
 def test_without_plotly(monkeypatch):
-    imported = builtins.__import__
-
-    def refuse(name, *rest, **settings):
-        if name.startswith("plotly"):
-            raise ImportError(name)
-        return imported(name, *rest, **settings)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(ImportError, match=r"interactive pages need plotly.*pip install 'torchmdx\[view\]'"):
         require_plotly()
 

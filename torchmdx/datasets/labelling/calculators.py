@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
-import importlib.util
 import inspect
 import json
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from torchmdx.datasets.labelling.spin import xtb_multiplicity
+from torchmdx.runtime.optional_package import require_package
 
 if TYPE_CHECKING:
     from torchmdx.datasets.labelling.dft import DftSettings
@@ -40,10 +40,7 @@ class Choice:
     def require(self) -> None:
         """Raises ImportError or ValueError when the calculator cannot be had or does not know an option."""
         if self.name in XTB:
-            if importlib.util.find_spec("tblite") is None:
-                raise ImportError(
-                    f"--calculator {self.name} needs tblite, which is not installed: pip install 'torchmdx[label]'"
-                )
+            require_package("tblite", f"--calculator {self.name} needs", "label")
             from tblite.ase import TBLite
 
             solvents = {f"{name}_solvation" for name in ("alpb", "gbsa", "cosmo", "cpcm", "pcm", "gbe", "gb")}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
 
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
+from torchmdx.runtime.optional_package import require_package
 
 MOST_STEPS = 1000  # of the force field's minimisation
 TRIES, MORE_TRIES = 3, 10  # embeddings per requested conformer, and in addition: many reach the same minimum
@@ -16,8 +16,7 @@ SAME_SHAPE = 0.05  # Å: root mean square difference of distances below which tw
 
 def require_rdkit() -> None:
     """Raises ImportError that says how to install RDKit."""
-    if importlib.util.find_spec("rdkit") is None:
-        raise ImportError("SMILES need RDKit, which is not installed: pip install 'torchmdx[label]'")
+    require_package("rdkit", "SMILES need", "label", "RDKit")
 
 
 def check_smiles(smiles: str) -> None:

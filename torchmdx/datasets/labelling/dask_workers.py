@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import queue
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from torchmdx.datasets.labelling.dask_post import Order, PlacedWork, close_posts, do_task
 from torchmdx.datasets.labelling.workers import MOST_ATTEMPTS, PATIENCE, Outcome, Task
+from torchmdx.runtime.optional_package import require_package
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -178,8 +178,7 @@ class DaskWorkers:
 
 def require_dask() -> None:
     """Raises ImportError without dask.distributed."""
-    if importlib.util.find_spec("distributed") is None:
-        raise ImportError("--dask needs dask.distributed, which is not installed: pip install 'torchmdx[dask]'")
+    require_package("distributed", "--dask needs", "dask", "dask.distributed")
 
 
 def _connect(address: str) -> Client:

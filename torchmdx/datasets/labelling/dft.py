@@ -15,6 +15,7 @@ from ase.calculators.calculator import Calculator, all_changes
 
 from torchmdx.datasets.labelling.convergence import UnconvergedSCF
 from torchmdx.datasets.labelling.spin import lowest_or_given
+from torchmdx.runtime.optional_package import require_package
 from torchmdx.structures.units import BOHR, HARTREE
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ class DftSettings:
 
     def require(self) -> None:
         """Raises ImportError or ValueError if PySCF is not installed or does not know a name."""
-        if importlib.util.find_spec("pyscf") is None:
-            raise ImportError(f"--calculator pyscf needs PySCF, which is not installed: {INSTALL}")
+        require_package("pyscf", "--calculator pyscf needs", "dft", "PySCF")
         self.on_gpu()
         from pyscf import dft, gto
 

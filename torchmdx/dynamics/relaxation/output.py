@@ -27,7 +27,7 @@ ENDINGS = (".xyz", ".extxyz")
 
 
 def failures_of(path: Path) -> Path:
-    """The file of failures beside an output: relaxed.failed.xyz for relaxed.xyz."""
+    """The file of failures next to an output: relaxed.failed.xyz for relaxed.xyz."""
     return path.with_name(f"{path.stem}.failed{path.suffix}")
 
 

@@ -18,7 +18,7 @@ LOOK_AHEAD = 200
 
 
 class Slots:
-    """Tasks in the slots of a batch of num_atoms atoms and num_slots systems, beside a system of padding atoms."""
+    """Tasks in the slots of a batch of num_atoms atoms and num_slots systems, with a system of padding atoms."""
 
     def __init__(self, num_atoms: int, num_slots: int, fire: Fire, cutoff: float) -> None:
         self.num_atoms, self.num_slots, self.fire = num_atoms, num_slots, fire

@@ -15,7 +15,7 @@ from torchmdx.runtime.own_streams import own_stream
 
 
 class Branch:
-    """Runs functions beside what follows; `join` waits for them."""
+    """Runs functions in parallel with what follows; `join` waits for them."""
 
     def __init__(self, device: torch.device, number: int) -> None:
         self.device, self.number, self.used = device, number, False

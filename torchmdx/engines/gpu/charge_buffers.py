@@ -1,4 +1,4 @@
-"""Scratch memory of TensorNet2's kernels, beside that of buffers.py. K charges; C, H and K are padded (weights.py)."""
+"""Scratch memory of TensorNet2's kernels besides buffers.py. K charges; C, H and K are padded (weights.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchmdx.engines.gpu.buffers import BufferSizes
 
-# Systems with fewer atoms are not divided for sums over them; others have parts of so many atoms, and at most so many.
+# Systems with fewer atoms are not divided for sums over them; others have parts of PART atoms, and at most MOST_PARTS.
 FEWEST_TO_DIVIDE, PART, MOST_PARTS = 1024, 128, 128
 
 

@@ -71,7 +71,7 @@ class ChargedChain(EdgeNetworkChain):
         return out
 
     def forward(self, keep: bool) -> None:
-        """The opposite edges are found beside the forward pass, which does not need them."""
+        """The opposite edges are found in parallel with the forward pass, which does not need them."""
         with beside(self.positions.device, OPPOSITE) as branch:
             if keep and self.n and self.weights.layers:
                 branch.run(lambda: find_reverse(self.edges, self._reverse))
@@ -83,7 +83,7 @@ class ChargedChain(EdgeNetworkChain):
         return self.q.reverse
 
     def _read(self, x: Tensor, keep: bool) -> None:
-        """The energies and, beside them, the last charges."""
+        """The energies and, in a branch, the last charges."""
         last = len(self.weights.layers)
         with beside(self.positions.device, READOUT) as branch:
             branch.run(lambda: self._read_out(x, keep))

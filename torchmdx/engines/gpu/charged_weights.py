@@ -168,7 +168,7 @@ class RowCharges:
 
 @dataclass(frozen=True, eq=False)
 class RowWeights:
-    """What the kernels read beside the packed weights: for each layer shares [C,2K] and the middle matrix [2C,C]."""
+    """What kernels read besides packed weights: for each layer shares [C,2K] and the middle matrix [2C,C]."""
 
     charges: tuple[RowCharges, ...]
     shares: tuple[Tensor, ...]

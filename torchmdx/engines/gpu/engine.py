@@ -66,6 +66,7 @@ def workload_of(
         capacity=capacity,
         elements=elements,
         stress=stress,
+        periodic=bool(batch.pbc.any()),
         alone=alone,
         domain=isinstance(batch, Domain),
         last_inputs=last_inputs,

@@ -34,7 +34,7 @@ class Chain(ChainWalks):
         self.readout = activation if model.config.readout_activation else "none"  # of the features
 
     def atoms(self, hops: int) -> int | Tensor:
-        """Number of atoms that a kernel evaluates; of a domain those with at most so many hops, counted on the device.
+        """Number of atoms that a kernel evaluates; of a domain those with at most `hops` hops, counted on the device.
 
         Energies are those of owned atoms, and a layer reads the neighbours of the atoms that it updates. So layer i of
         L updates atoms with at most L-1-i hops, the embedding those with at most L; owned ones if layers read no other.

@@ -40,7 +40,6 @@ from torchmdx.engines.plan.clusters import (
     OF_AN_ATOM,
     SHARES,
     THREADS,
-    WARPS,
     AtomClusters,
     ClusterNetwork,
 )
@@ -60,7 +59,6 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).with_name("sm90")
 MAIN = "one_launch.cu"
 ARCHITECTURE, CAPABILITY = "sm_90", (9, 0)
-MOST_IN_STEP = 64  # atoms
 # How often a block looks whether others have arrived: for about two seconds.
 PATIENCE = 1 << 22
 
@@ -218,13 +216,8 @@ class OneLaunch:
 
     @property
     def serves_steps(self) -> bool:
-        """Whether the kernel can do a whole step (one_launch_step.cuh).
-
-        64 bits tell an atom's neighbours, and a block has a warp for each of its atoms and others.
-        """
-        n, per = self.buffers.sizes.num_atoms, self.plan.per
-        fits = 4 * (self.plan.floats + OF_AN_ATOM * n + EDGE_FLOATS * (per * n + 3)) <= MOST_SHARED_BYTES
-        return n <= MOST_IN_STEP and per < WARPS and 16 * n + 4 <= per * 3 * CHANNELS and fits
+        """Whether the kernel can do a whole step."""
+        return self.plan.serves_steps(self.buffers.sizes.num_atoms)
 
     def run(
         self,

@@ -275,11 +275,11 @@ class FastTensorNet:
         return buffers
 
     def choose_tiles(self, num_atoms: int) -> Tiles:
-        """The fastest launch sizes for so many atoms."""
+        """The fastest launch sizes for this number of atoms."""
         return launch_sizes(self.network_type.__name__, Workload(atoms=num_atoms), self.machine)
 
     def planned(self, work: Workload, tiles: Tiles | None = None) -> KernelPlan:
-        """The kernels for so much work. tiles: launch sizes; None: the fastest."""
+        """The kernels for this work. tiles: launch sizes; None: the fastest."""
         kind = self.network_type.__name__
         return plan_kernels(kind, self.config, work, self.machine, priors=self.between, tiles=tiles)
 

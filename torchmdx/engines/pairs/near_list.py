@@ -43,7 +43,7 @@ def near_edges(far: PairList, vectors: Tensor, cutoff: float) -> Tensor:
 
 
 def nearer(far: PairList, kept: Tensor, capacity: int) -> PairList:
-    """The pairs of the edges that are kept, [E] bool, in the same order, in a list of so many slots.
+    """The pairs of the edges that are kept, [E] bool, in the same order, in a list of `capacity` slots.
 
     Does not synchronise. If `overflow` is set, the list is incomplete and must not be used.
     """

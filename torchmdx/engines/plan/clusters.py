@@ -24,6 +24,7 @@ EDGE_FLOATS = 9
 # Edges of an atom beyond which a cluster with a single atom takes more of them at a time.
 MANY_EDGES = 32
 PARTICLE = 76
+MOST_IN_STEP = 64  # atoms of a whole step, as in one_launch_step.cuh, where 64 bits tell the neighbours of an atom
 OF_AN_ATOM = PARTICLE + 3 * 4 * WIDE  # floats of each atom, of any cluster, in a whole step: also what it tells
 
 
@@ -145,8 +146,14 @@ class AtomClusters:
         ahead = self.per * self.lanes <= WARPS and num_atoms - 1 <= 2 * ROUNDS * self.lanes
         return {**self.constants, "STEPS_INSIDE": 1, **({"NEAR_ONLY": 1} if ahead else {})}
 
+    def serves_steps(self, num_atoms: int) -> bool:
+        """Whether a launch can do a whole step, for which a block has a warp for each of its atoms, and others."""
+        shared = 4 * (self.floats + OF_AN_ATOM * num_atoms + EDGE_FLOATS * (self.per * num_atoms + 3))
+        room = 16 * num_atoms + 4 <= self.per * 3 * CHANNELS and shared <= MOST_SHARED_BYTES
+        return num_atoms <= MOST_IN_STEP and self.per < WARPS and room
+
     @property
     def floats(self) -> int:
-        """Shared memory without edges, beside 12 floats that are the same for all atoms."""
+        """Shared memory without edges and without 12 floats that are the same for all atoms."""
         scratch = max(16 * self.chunk, self.lanes * self.per) * NINE
         return self.per * (self.network.room + self.keep * self.network.kept) + scratch + self.network.vectors + 12

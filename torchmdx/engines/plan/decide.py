@@ -1,7 +1,7 @@
 """`plan`: which engine and which kernels evaluate a potential, why, and what would run otherwise.
 
 It reads nothing but its arguments: no GPU, no compiler, no backend. What happens at run time, such as a kernel that
-cannot be compiled, is shown beside the plan (`StepReport`).
+cannot be compiled, is shown next to the plan (`StepReport`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Plan:
         return "; ".join(stage.runs for stage in self.stages if stage.name in SHORT)
 
     def with_kernels(self, kernels: KernelPlan, capacity: int) -> Plan:
-        """The same with the kernels for so many edges; stages that do not depend on these stay."""
+        """The same with the kernels for `capacity` edges; stages that do not depend on these stay."""
         own = () if self.kernels is None else self.kernels.stages
         others = tuple(stage for stage in self.stages if stage not in own)
         work = replace(self.work, capacity=capacity)
@@ -88,7 +88,7 @@ def plan(
     registered: Sequence[Candidate] = (),
     engine: str | None = None,
 ) -> Plan:
-    """What runs for a network with priors, for so much work, in this precision on this machine.
+    """What runs for a network with priors and this work, in this precision, on this machine.
 
     Args:
         network: What the potential has, where that may differ from what its configuration says.
@@ -245,7 +245,7 @@ def between_passes(kind: str, priors: Sequence[PriorConfig]) -> bool:
 
 
 def beside_network(priors: Sequence[PriorConfig]) -> bool:
-    """Whether priors without kernels run in a branch beside the network: they need nothing of it."""
+    """Whether priors without kernels run in a branch parallel to the network: they need nothing of it."""
     return bool(priors) and all(type(prior) in WITHOUT_CHARGES for prior in priors)
 
 
@@ -259,13 +259,11 @@ def _priors(priors: Sequence[PriorConfig], kernel: str, work: Workload) -> list[
         if prior not in others:
             stages.append(Stage(name, kernel, "it has a kernel of its own", autograd))
             if isinstance(prior, CoulombConfig) and prior.sums_lattice and work.periodic:
-                runs = "Triton, a branch beside the pairs" if kernel == "Triton" else "torch, products of matrices"
+                runs = "Triton, a branch parallel to the pairs" if kernel == "Triton" else "torch, products of matrices"
                 stages.append(Stage("Ewald sum", runs, "of periodic systems, over the reciprocal lattice", autograd))
         elif branch:
-            beside = "a branch beside the network"
-            stages.append(
-                Stage(name, f"{autograd}, {beside}", "it needs nothing of the network", "one after the other")
-            )
+            runs = f"{autograd}, a branch parallel to the network"
+            stages.append(Stage(name, runs, "it needs nothing of the network", "one after the other"))
         else:
             stages.append(Stage(name, autograd, "it has no kernel of its own"))
     return stages

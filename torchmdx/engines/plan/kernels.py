@@ -251,7 +251,7 @@ def _edge_stage(config: TensorNet2Config, work: Workload, machine: Machine, maps
 
 
 def _beside(config: TensorNet2Config, work: Workload, chain: str, maps: bool) -> list[str]:
-    """What is launched in branches beside other work."""
+    """What is launched in branches, in parallel with other work."""
     opposite = work.forces and config.num_layers > 0 and (maps or chain != ROWS)
     return [*(["opposite edges"] if opposite else []), *(["readout"] if chain != ROWS else [])]
 

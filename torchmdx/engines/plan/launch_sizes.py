@@ -19,7 +19,7 @@ SOME_ATOMS, MORE_ATOMS = 2048, 8192
 # of a step at 2,489 atoms and by 18 % at 22,528.
 TILE_ATOMS = 2000
 # From this many atoms on, memory can count more than a few products: 4.5 GB if all tensors were kept. It does where
-# they would take more than this share of the device's memory, at so many bytes an atom.
+# they would take more than this share of the device's memory, at these bytes for each atom.
 LEAN_ATOMS, LEAN_SHARE, KEPT_BYTES = 65536, 1 / 8, 69_000
 # Atoms whose gates or energies are evaluated together, where memory counts; a multiple of 16.
 PIECE = 16384
@@ -71,7 +71,7 @@ class ByElements:
     """The embedding's sums by elements (element_sums.py): walks take one atom a program.
 
     Attributes:
-        edges: An atom needs so many for each element: products of atoms take longer with every element, while walks
+        edges: The least number for each atom and element: products of atoms take longer with every element, while walks
             save most of the time of an edge.
         depth, depth_back: Edges at a time.
         group: The most elements that a program sums up.

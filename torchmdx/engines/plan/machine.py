@@ -62,7 +62,7 @@ class Machine:
         return self.is_gpu and self.capability == HOPPER
 
     def most_clusters(self, blocks: int) -> int:
-        """How many clusters of so many blocks run at the same time; at most, where that is not known."""
+        """How many clusters of `blocks` blocks run at the same time; at most, where that is not known."""
         return dict(self.clusters).get(blocks, self.multiprocessors // blocks)
 
     def __str__(self) -> str:

@@ -68,7 +68,7 @@ def reach_for(config: TensorNetConfig, work: Workload, most: float) -> int:
 
 
 def _each(work: Workload) -> float:
-    """Bytes of an atom beside its tensors."""
+    """Bytes of an atom, without its tensors."""
     return EDGE_BYTES * work.edges_of_atom + STEP_BYTES
 
 

@@ -38,7 +38,7 @@ class Workload:
 
     @classmethod
     def usual(cls, atoms: int, search_cutoff: float = 0.0) -> Workload:
-        """One system of so many atoms and four elements; an atom has USUAL_NEIGHBOURS, or all others if fewer."""
+        """One system of `atoms` atoms and four elements; an atom has USUAL_NEIGHBOURS, or all others if fewer."""
         neighbours = min(max(atoms - 1, 0), USUAL_NEIGHBOURS)
         return cls(atoms=atoms, capacity=atoms * neighbours, elements=4, search_cutoff=search_cutoff)
 

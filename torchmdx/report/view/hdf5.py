@@ -12,6 +12,7 @@ from torchmdx.dynamics.orientation import standard
 from torchmdx.report.view.dcd import Dcd, cells_of, open_dcd
 from torchmdx.runtime.damaged_file import naming
 from torchmdx.runtime.hdf5_content import require_own
+from torchmdx.runtime.optional_package import require_package
 from torchmdx.structures.units import NANOMETER, PICOSECOND
 
 Floats = NDArray[np.float64]
@@ -58,12 +59,8 @@ class Hdf5:
 
 def open_hdf5(path: str | Path) -> Hdf5:
     """Reads sizes and times. Raises ValueError for files without coordinates, ImportError without h5py."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError(
-            "HDF5 trajectories need h5py, which is not installed: pip install 'torchmdx[hdf5]'"
-        ) from error
+    require_package("h5py", "HDF5 trajectories need", "hdf5")
+    import h5py
 
     path = Path(path)
     if path.is_file() and not h5py.is_hdf5(path):

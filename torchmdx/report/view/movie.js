@@ -1,4 +1,4 @@
-// The page of a movie: the model with its slider, curves beside it, and the Ramachandran map.
+// The page of a movie: the model with its slider, curves next to it, and the Ramachandran map.
 
 const COLOURS = ["#0072B2", "#1f2933", "#D55E00", "#009E73", "#CC79A7", "#E69F00"];
 // Curves above each other, with a line at the current frame.

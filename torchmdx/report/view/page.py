@@ -17,6 +17,7 @@ import torchmdx
 from torchmdx.report.view.bonds import TOLERANCE, radii
 from torchmdx.report.view.movie import Kind, Line, Movie, Panel, Torsions
 from torchmdx.runtime.files import write_whole
+from torchmdx.runtime.optional_package import require_package
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("structure.js", "viewer.js", "plots.js")  # of all pages
@@ -26,12 +27,7 @@ LARGEST = 32767  # of 16 bits
 
 def require_plotly() -> None:
     """Raises ImportError without plotly."""
-    try:
-        import plotly  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "interactive pages need plotly, which is not installed: pip install 'torchmdx[view]'"
-        ) from error
+    require_package("plotly", "interactive pages need", "view")
 
 
 def write_movie(path: Path, movie: Movie) -> None:

@@ -1,4 +1,4 @@
-"""What a QET of matgl has beside its TensorNet: settings and tensors of the charge equilibration."""
+"""What a QET of matgl has in addition to its TensorNet: settings and tensors of the charge equilibration."""
 
 from __future__ import annotations
 

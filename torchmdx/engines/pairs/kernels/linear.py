@@ -16,7 +16,7 @@ import triton.language as tl
 
 from torchmdx.engines.gpu.triton.activations import sigmoid
 
-# From so many rows on (times components), programs are as large as registers allow, and transposed weights are copied.
+# From these rows on (times components), programs are as large as registers allow, and transposed weights are copied.
 MANY_ROWS, SOME_ROWS = 16384, 4096
 # Programs that fill a GPU, and the fewest rows of a share of a sum over rows.
 PROGRAMS, LEAST_SHARE = 264, 64
