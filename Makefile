@@ -17,7 +17,7 @@ BIN := .venv/bin
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(TEST_THREADS)} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test interpreter nightly every newest oldest examples pages docs lint types format clean
+.PHONY: help setup demo test interpreter nightly every newest oldest cluster examples pages docs lint types format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -48,6 +48,10 @@ newest: setup ## run a quick part of the tests with the newest dependencies, in 
 
 oldest: setup ## run them with the oldest dependencies that pyproject.toml allows, in build/oldest
 	./tools/test_versions.sh oldest
+
+cluster: setup ## compile the radius search of torch-cluster (once) and run the tests that need it
+	./tools/install_torch_cluster.sh
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$(CORES)} $(BIN)/python -m pytest -m "not gpu and not nightly" -k cluster tests/neighbors $(ARGS)
 
 # One thread: molecules of ten atoms are slower with more.
 examples: setup ## run the numbered scripts of examples/, and the notebook

@@ -66,6 +66,7 @@ LATE = {
     "h5py",
     "jinja2",
     "yaml",
+    "torch_cluster",
     "openmmml",
     "pydantic",
     "rdkit",

@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from checks import backends, batch_of
+from checks import backends, batch_of, require_neighbours
 from interpreter import INTERPRETED
 
 from torchmdx.neighbors.backends import cell_list
@@ -63,6 +63,25 @@ def test_cutoffs_are_lengths(cutoff):
 def test_skins_are_lengths_or_zero(skin):
     with pytest.raises(ValueError, match=f"skin must be >= 0 Å and finite, got {skin}"):
         EdgeSearch(3.0, skin=skin)
+
+
+def test_without_torch_cluster_its_backend_says_how_to_get_it(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch_cluster" else find(name))
+    with pytest.raises(ImportError, match=r"pip install 'torchmdx\[cluster\]'"):
+        EdgeSearch(3.0, backend="torch_cluster").allocate(batch_of(MOLECULES, "vesin"))
+
+
+def test_torch_cluster_refuses_periodic_batches(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(ValueError, match="has no periodic images, got a batch with periodic directions"):
+        EdgeSearch(3.0, backend="torch_cluster").allocate(batch_of(CRYSTAL, "vesin"))
+
+
+def test_torch_cluster_finds_the_oracle_s_neighbours():
+    pytest.importorskip("torch_cluster")
+    edges = EdgeSearch(3.0, backend="torch_cluster").allocate(batch_of(MOLECULES, "vesin"))
+    require_neighbours(edges, MOLECULES, 3.0)
 
 
 @pytest.mark.parametrize("backend", backends("brute_force", "vesin"))

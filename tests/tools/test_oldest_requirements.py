@@ -38,5 +38,5 @@ def test_a_requirement_without_a_plain_lower_bound_is_refused(tool, requirement)
 
 
 def test_an_unknown_extra_is_refused(tool):
-    with pytest.raises(ValueError, match="extras must be of dask, dev, dft, .*, got nothing"):
+    with pytest.raises(ValueError, match="extras must be of cluster, dask, dev, .*, got nothing"):
         tool.requirements(["nothing"], ROOT / "pyproject.toml")

@@ -39,6 +39,7 @@ OPTIONAL = (
     ("tensorboard", "training curves in TensorBoard", "pip install 'torchmdx[train]'"),
     ("tblite", "labels from GFN2-xTB", "pip install 'torchmdx[label]'"),
     ("rdkit", "conformers from SMILES", "pip install 'torchmdx[label]'"),
+    ("torch-cluster", "radius graphs of torch-cluster", "pip install 'torchmdx[cluster]'"),
     ("torch-dftd", "D3 dispersion", "pip install 'torchmdx[dispersion]'"),
     ("spglib", "relaxation with fixed symmetry", "pip install 'torchmdx[symmetry]'"),
     ("ipi", "path integrals in i-PI", "pip install 'torchmdx[ipi]'"),

@@ -6,13 +6,13 @@ import importlib.util
 import os
 from collections.abc import Callable
 
-from torchmdx.neighbors.backends import CpuSearch, Search, cell_list, torch_brute_force, vesin
+from torchmdx.neighbors.backends import CpuSearch, Search, cell_list, torch_brute_force, torch_cluster, vesin
 from torchmdx.neighbors.backends.frame import Pairs
 from torchmdx.neighbors.edges import Edges
 from torchmdx.runtime.c_library import c_library_state
 from torchmdx.structures.system import Batch
 
-BACKENDS = ("brute_force", "cell_list", "vesin", "triton_brute_force", "triton_cell_list")
+BACKENDS = ("brute_force", "cell_list", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
 # From this number of atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
 CELL_LIST_FROM = 1500
 
@@ -33,6 +33,8 @@ def choose_backend(asked: str, batch: Batch) -> str:
         raise ImportError(f"backend 'cell_list' needs a compiled library: {c_library_state('cell_list')}")
     if asked.startswith("triton") and not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(f"backend {asked!r} needs positions on a CUDA GPU, got {batch.positions.device}")
+    if asked == "torch_cluster":
+        torch_cluster.require(batch)
     return asked
 
 
@@ -46,6 +48,7 @@ def make_search(backend: str, batch: Batch, cutoff: float, skin: float, edges: E
     ways: dict[str, Callable[[Batch, float], Pairs]] = {
         "brute_force": torch_brute_force,
         "vesin": vesin.VesinPairs(),
+        "torch_cluster": torch_cluster.pairs,
     }
     ways["cell_list"] = ways["vesin" if importlib.util.find_spec("vesin") else "brute_force"]
     direct = cell_list.CellList(batch, cutoff + skin, edges) if backend == "cell_list" else None
