@@ -296,6 +296,41 @@ def test_the_installed_triton_is_supported():
     assert kernel_compile._triton_is_supported()
 
 
+TWO_KERNELS = """
+import triton
+import triton.language as tl
+
+LEAST = tl.constexpr(2)
+
+@triton.jit
+def inner(x):
+    return x + LEAST
+
+@triton.jit
+def first(X):
+    tl.store(X, inner(1))
+
+@triton.jit
+def second(X):
+    tl.store(X, inner(2))
+"""
+
+
+def test_hashes_of_kernels_do_not_depend_on_which_one_came_first(tmp_path):
+    """They name files on disk."""
+    path, found = tmp_path / "kernels.py", []
+    path.write_text(TWO_KERNELS)
+    for order in (("first", "second"), ("second", "first")):
+        spec = importlib.util.spec_from_file_location("kernels", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name in order:
+            kernel_compile._hash_in_order(getattr(module, name))
+        assert any(name == "LEAST" for name, _ in module.first.used_global_vals)
+        found.append((module.first.cache_key, module.second.cache_key))
+    assert found[0] == found[1]
+
+
 ON_A_GPU = """
 import logging, torch
 logging.basicConfig(level=logging.INFO, format="%(message)s")

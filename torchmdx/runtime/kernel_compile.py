@@ -69,6 +69,27 @@ def _load(compiled: Any) -> None:
         log.debug("%s will be loaded at its launch: %s: %s", compiled, type(error).__name__, error)
 
 
+def _hash_in_order(function: Any) -> None:
+    """Computes Triton's hash of a function, which names its file on disk, after those of the functions that it calls.
+
+    Up to Triton 3.7, a hash contains the constants that a called function reads from its module only if the hash of
+    that function is known already. Threads that compute hashes at the same time would find other files, or none, at
+    each start of a program.
+    """
+    from triton.runtime.jit import JITFunction
+
+    if not isinstance(function, JITFunction) or function.hash is not None:
+        return
+    names, known = function.fn.__code__.co_names, function.fn.__globals__
+    called = [known.get(name) for name in names]
+    for module in [each for each in called if inspect.ismodule(each)]:
+        called += [getattr(module, name, None) for name in names]
+    for each in called:
+        if each is not function:
+            _hash_in_order(each)
+    _ = function.cache_key
+
+
 class _MissingKernels:
     """Kernels to compile, by Triton's description, each once."""
 
@@ -95,6 +116,8 @@ class _MissingKernels:
         loads a second one can replace the first one's function, and its kernel is launched with arguments of the wrong
         number and types. So launchers are loaded for use where no thread of this module loads any.
         """
+        for kernel, _ in self.kernels.values():
+            _hash_in_order(kernel)
         workers = min(len(self.kernels), len(os.sched_getaffinity(0)))
         with _compiling:
             with ThreadPoolExecutor(workers, initializer=lambda: torch.cuda.set_device(device)) as pool:
