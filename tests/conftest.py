@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests are millions of objects, which Python's garbage collection need not look at again and again."""
+    """Thousands of tests are millions of objects, which garbage collection need not look at again and again."""
     gc.freeze()
     gc.enable()
 
