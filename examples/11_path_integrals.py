@@ -1,4 +1,4 @@
-"""Path integrals with i-PI: kinetic energies of hydrogen and deuterium in ethanol, 16 beads at a time; a minute."""
+"""Path integrals with i-PI: kinetic energies of hydrogen and deuterium in ethanol, 16 beads at a time; half a minute."""
 
 import contextlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from ipi.scripting import InteractiveSimulation
 
 FOLDER = Path("out") / "11_path_integrals"
 DRIVER = 'from torchmdx.ipi import TorchmdxDriver\n__DRIVER_CLASS__ = "TorchmdxDriver"\n'
-STEPS = 400
+STEPS = 200
 INPUT = """<simulation verbosity='quiet'>
  <output prefix='{isotope}_{beads}'>
   <properties filename='out' stride='4'>[kinetic_cv{{electronvolt}}({isotope})]</properties>

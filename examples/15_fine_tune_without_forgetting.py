@@ -19,13 +19,13 @@ PARTS = {"train": str(OUT / "train.xyz"), "validation": str(OUT / "validation.xy
 
 
 def tuned(name: str, batch_size: int, data: dict[str, object] = PARTS, **finetune: object) -> Path:
-    """The potential after 4 epochs, with 8 silanes in each batch."""
+    """The potential after 3 epochs, with 8 silanes in each batch."""
     config = {
         "data": data,
         "finetune": {"checkpoint": "organic-1", **finetune},
         "optimizer": {"learning_rate": 1e-3, "ema_decay": 0.99},
         "schedule": {"warmup_steps": 10},
-        "training": {"epochs": 4, "batch_size": batch_size},
+        "training": {"epochs": 3, "batch_size": batch_size},
         "output": {"directory": str(OUT / name), "report": False, "loggers": ["csv"]},
     }
     if status := train(make_config(config)):

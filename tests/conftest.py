@@ -1,6 +1,7 @@
 """Structures and potentials that many tests share. Structures are fresh ASE Atoms for every test."""
 
 import functools
+import gc
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from interpreter import FOLDERS, INTERPRETED
 from model_kinds import KINDS, NO_WIRES, kinds
 from nightly import mark_nightly
 from quick_interpreter import quicken
+from quick_workers import FORKS
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
 from warning_policy import TESTS, own_modules
 
@@ -35,6 +37,7 @@ if INTERPRETED:
 
 
 def pytest_configure(config) -> None:
+    gc.disable()  # until everything is collected, which adds objects only
     config.addinivalue_line("filterwarnings", f"error:::{own_modules()}")
     if INTERPRETED:  # NumPy, which computes in place of the GPU, warns of NaN and of division by zero
         config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")
@@ -70,6 +73,12 @@ def pytest_collection_modifyitems(config, items) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs two CUDA GPUs, found {count}"))
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests are millions of objects, which garbage collection need not look at again and again."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """What of the documents is not run, wherever their blocks are."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
@@ -98,6 +107,17 @@ def emulator(tmp_path_factory) -> Emulator:
     """What launches the kernel of one launch, emulated on the CPU."""
     pytest.importorskip("triton")
     return Emulator(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture
+def quick_workers(monkeypatch) -> None:
+    """Processes that the package starts are forks of one that has imported torch, as quick_workers.py says."""
+    from torchmdx.datasets import parallel_xyz
+    from torchmdx.datasets.labelling import workers
+    from torchmdx.dynamics import process_loop
+
+    for module in (parallel_xyz, workers, process_loop):
+        monkeypatch.setattr(module, "multiprocessing", FORKS)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Kernels in CUDA C++ on the CPU: engines/gpu/*_emulated.cpp, compiled with g++."""
 
 import ctypes
+import fcntl
 import os
 import platform
 import shutil
@@ -13,16 +14,27 @@ COMPILER = shutil.which("g++")
 
 
 def compiled(folder, name, **constants):
-    """The library of NAME_emulated.cpp, with macros defined; skips the test where it cannot be compiled."""
+    """The library of NAME_emulated.cpp, with macros defined; skips the test where it cannot be compiled.
+
+    Test processes of one run share what they have compiled: folder is of pytest, in which each has a folder of its own.
+    """
     from torchmdx.engines.gpu.one_launch import SOURCES
 
     if COMPILER is None or platform.machine() != "x86_64":
         pytest.skip("the emulation needs g++ on an x86-64 processor")
-    here, made = Path(__file__).parent / "engines/gpu", folder / f"{name}{len(constants)}.so"
+    here = Path(__file__).parent / "engines/gpu"
+    own = [parent.parent for parent in folder.parents if parent.name.startswith("popen-")]
+    words = "-".join([name, *(f"{key}{value}" for key, value in sorted(constants.items()))])
+    made = (own[0] if own else folder) / f"{words}.so"
     flags = ["-O2", "-std=c++17", "-w", "-shared", "-fPIC", f"-I{SOURCES}", f"-I{here}"]
     flags += [f"-D{name}={value}" for name, value in constants.items()]
     flags += os.environ.get("EMULATED_FLAGS", "").split()  # of tools/check_sanitizers.py
-    subprocess.run([COMPILER, *flags, str(here / f"{name}_emulated.cpp"), "-o", str(made)], check=True)
+    with open(made.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            partial = made.with_suffix(".new")
+            subprocess.run([COMPILER, *flags, str(here / f"{name}_emulated.cpp"), "-o", str(partial)], check=True)
+            partial.rename(made)
     return ctypes.CDLL(str(made))
 
 

@@ -1,9 +1,11 @@
-"""`torchmdx` commands in processes that are forks of one that has imported torch: two seconds less for each.
+"""Programs in processes that are forks of one that has imported torch: two seconds less for each.
 
-`command` is what to start instead of `python -m torchmdx.commands.cli`, also by MPI. The process started hands its
-folder, environment, arguments and files to the server, waits for the fork, and ends as that does; it is quick because
-it imports nothing. Signals that a program may answer are passed on to the fork; if the process is killed, so is the
-fork. What a test must not take is the number of this process, which the fork does not have.
+`command` is what to start instead of `python -m torchmdx.commands.cli`, also by MPI, and `python` what to start instead
+of `python -W ignore` with `-c CODE`, for code that depends neither on how Python starts nor on what torch reads when it
+is imported. The process started hands its folder, environment, arguments and files to the server, waits for the fork,
+and ends as that does; it is quick because it imports nothing. Signals that a program may answer are passed on to the
+fork; if the process is killed, so is the fork. What a test must not take is the number of this process, which the fork
+does not have.
 """
 
 import array
@@ -18,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
+import warnings
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +33,16 @@ _server: list[tuple[subprocess.Popen, str]] = []
 
 def command() -> list[str]:
     """The first words of a command line, before the arguments of `torchmdx`. Starts the server if it does not run."""
+    return [sys.executable, "-S", "-E", __file__, "run", _address()]
+
+
+def python() -> list[str]:
+    """The first words of a command line, before `-c`, the code and its arguments. Warnings are ignored."""
+    return [sys.executable, "-S", "-E", __file__, "python", _address()]
+
+
+def _address() -> str:
+    """Of the server, which is started if it does not run."""
     if not _server:
         folder = tempfile.mkdtemp(prefix="forks")
         address = f"{folder}/socket"
@@ -41,7 +55,7 @@ def command() -> list[str]:
             if process.poll() is not None or time.monotonic() - start > LATEST_START:
                 raise RuntimeError("the server of forked programs has not started")
             time.sleep(0.05)
-    return [sys.executable, "-S", "-E", __file__, "run", _server[0][1]]
+    return _server[0][1]
 
 
 def _stop(process: subprocess.Popen, folder: str) -> None:
@@ -68,6 +82,9 @@ def _ask(address: str, arguments: list[str]) -> int:
 
 
 def _serve(address: str) -> None:
+    import ase.build
+    import ase.io  # noqa: F401
+
     import torchmdx.commands.cli
     import torchmdx.dynamics.relaxation
     import torchmdx.evaluation.derivatives
@@ -127,19 +144,26 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str], file
     os.environ.update(environment)
     sys.path += filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     os.chdir(folder)
-    sys.argv = ["torchmdx", *arguments]
     import torch
 
     from torchmdx.commands.cli import main
 
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        warnings.simplefilter("ignore")
+        exec(compile(arguments[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        sys.exit()
+    sys.argv = arguments
     sys.exit(main())  # not os._exit: MPI says good-bye to its launcher at the exit of the program
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         _serve(sys.argv[2])
-    found = _ask(sys.argv[2], sys.argv[3:])
+    words = sys.argv[3:]
+    found = _ask(sys.argv[2], words if sys.argv[1] == "python" else ["torchmdx", *words])
     if found < 0:
         os.kill(os.getpid(), -found)
     sys.exit(found)

@@ -12,6 +12,8 @@ from torchmdx.datasets.conversion import convert
 from torchmdx.datasets.parallel_xyz import parts_of
 from torchmdx.datasets.store import Store
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 
 def written(path, count, seed=0, tail=""):
     generator, frames = np.random.default_rng(seed), []

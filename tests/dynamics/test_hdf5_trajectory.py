@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 
+import forked_programs
 import numpy as np
 import pytest
 import torch
@@ -189,7 +190,7 @@ def test_a_killed_process_leaves_whole_frames(tmp_path, milliseconds):
     """With a flush for every frame, at any time."""
     path = tmp_path / "killed.h5"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path)]
+    command = [*forked_programs.python(), "-c", textwrap.dedent(WRITER), str(path)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     assert process.stdout.readline() == "many\n"

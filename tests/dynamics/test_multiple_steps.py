@@ -178,7 +178,7 @@ def test_replicas_exchange_as_single_steps_do(tiny, system):
 
 
 @pytest.mark.nightly
-def test_processes_move_shares_of_the_replicas(tiny, system, monkeypatch):
+def test_processes_move_shares_of_the_replicas(tiny, system, monkeypatch, quick_workers):
     monkeypatch.setattr("torchmdx.dynamics.process_loop.FIRST_PIECE", 7)  # no multiple of 3
     options = dict(fast=scaled(tiny, 0.9), inner=3, max_force_difference=50.0)
     expected = make(tiny, [system] * 3, **options).run(24)

@@ -27,7 +27,7 @@ def potential(make_potential):
 
 
 @pytest.fixture
-def make(potential, ethanol):
+def make(potential, ethanol, quick_workers):
     """Dynamics of five replicas on so many devices, which end with the test."""
     with contextlib.ExitStack() as opened:
 
@@ -141,7 +141,7 @@ def test_a_dead_process_ends_the_run_and_the_others(make):
 
 
 @pytest.mark.nightly
-def test_processes_end_with_the_dynamics(potential, ethanol):
+def test_processes_end_with_the_dynamics(potential, ethanol, quick_workers):
     dynamics = Dynamics(potential, [System.from_ase(ethanol)] * 2, devices=2)
     processes = [process.process for process in dynamics.loop._processes]
     assert all(process.is_alive() for process in processes)

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import forked_programs
 import numpy as np
 import pytest
 import torch
@@ -126,7 +126,9 @@ def test_a_checkpoint_holds_name_and_settings(saved, ethanol):
 def run(code, *arguments):
     """Another process, which knows of no prior but torchmdx's own."""
     path = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
-    return subprocess.run([sys.executable, "-c", path + code, *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [*forked_programs.python(), "-c", path + code, *arguments], capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.nightly

@@ -6,8 +6,8 @@ The transports that run without a GPU: Python's, and the C++ plugin on the platf
 import copy
 import gc
 import subprocess
-import sys
 
+import forked_programs
 import numpy as np
 import pytest
 import torch
@@ -192,7 +192,7 @@ except openmm.OpenMMException as error:
     print(error)
 """
     needs = "from torchmdx.openmm import load_plugin; load_plugin(cuda=False)\n" * (transport == "native")
-    command = [sys.executable, "-W", "ignore", "-c", needs + script]
+    command = [*forked_programs.python(), "-c", needs + script]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "given in memory, not as a checkpoint file" in done.stdout

@@ -10,6 +10,7 @@ import sys
 import uuid
 from xml.etree import ElementTree
 
+import forked_programs
 import numpy as np
 import openmm
 import pytest
@@ -168,7 +169,7 @@ def test_a_machine_where_the_plugin_was_never_compiled(potential, tmp_path, comp
     environment = os.environ | {"TORCHMDX_CACHE": str(tmp_path / "cache")}
     if not compiler:
         environment |= {"CXX": "/nowhere/c++", "CC": "/nowhere/cc", "PATH": "/nowhere"}
-    command = [sys.executable, "-W", "ignore", "-c", READS]
+    command = [*forked_programs.python(), "-c", READS]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=environment)
     if compiler:
         assert done.stdout == "25\n", done.stderr

@@ -5,9 +5,9 @@ In a process of its own, where the plugin's CUDA part has taken over OpenMM's Re
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_programs
 import pytest
 
 openmm = pytest.importorskip("openmm", reason="needs OpenMM")
@@ -136,7 +136,7 @@ def library(tmp_path_factory):
 
 def run(library: Path, script: str, folder: Path) -> str:
     lines = f"import sys; sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / 'openmm')!r}]\n"
-    command = [sys.executable, "-W", "ignore", "-c", lines + PRELUDE + script, str(library)]
+    command = [*forked_programs.python(), "-c", lines + PRELUDE + script, str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     # ctypes reports what a callback raises, such as a launch of a destroyed graph, and goes on.
     assert (done.returncode, "ignored" in done.stderr) == (0, False), done.stderr[-3000:]

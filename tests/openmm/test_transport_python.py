@@ -5,10 +5,10 @@ import json
 import pickle
 import re
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 
+import forked_programs
 import numpy as np
 import pytest
 import torch
@@ -236,7 +236,7 @@ def test_a_potential_in_memory_is_not_mistaken_for_one_of_another_process(transp
     for seed in (1, 2):
         head = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm')!r}]\n{transport = }\n{seed = }\n"
         script = head.replace("transport", "TRANSPORT").replace("seed", "SEED") + PROCESS
-        command = [sys.executable, "-W", "ignore", "-c", script]
+        command = [*forked_programs.python(), "-c", script]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         text = done.stdout

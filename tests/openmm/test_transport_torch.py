@@ -10,6 +10,7 @@ import sys
 import warnings
 from types import SimpleNamespace
 
+import forked_programs
 import numpy as np
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_a_module_from_another_process_is_refused(potential, ethanol, request):
     tests = request.config.rootpath / "tests"
     script = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests / 'openmm')!r}]" + LOADS
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script], input=file.getvalue(), capture_output=True, check=False
+        [*forked_programs.python(), "-c", script], input=file.getvalue(), capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     assert "a TorchForce works only in the process that created it: add the potential again" in done.stdout.decode()

@@ -3,8 +3,8 @@
 import json
 import os
 import subprocess
-import sys
 
+import forked_programs
 import pytest
 
 from torchmdx.runtime.cpu_threads import FEW_EDGES, FEW_EDGES_EXACT
@@ -45,7 +45,9 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def found() -> dict:
     text = PROGRAM.replace("FEW[exact]", f"({FEW_EDGES}, {FEW_EDGES_EXACT})[exact]")
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=200, env=os.environ)
+    done = subprocess.run(
+        [*forked_programs.python(), "-c", text], capture_output=True, text=True, timeout=200, env=os.environ
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -2,9 +2,9 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 
+import forked_programs
 import pytest
 import torch
 from structures import DATA
@@ -55,7 +55,7 @@ def forked(used: str, threads: int = 0) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     arguments = [str(DATA / "tensornet.safetensors"), used, str(threads)]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments],
+        [*forked_programs.python(), "-c", textwrap.dedent(PROGRAM), *arguments],
         capture_output=True,
         text=True,
         timeout=100,

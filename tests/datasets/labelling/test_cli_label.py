@@ -21,6 +21,7 @@ from ase.calculators.emt import EMT
 from torchmdx.commands import cli
 from torchmdx.datasets.labelling.journal import MARK
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 SPRINGS = ("--calculator", "toys:Springs")
 
 

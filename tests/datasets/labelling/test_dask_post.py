@@ -13,7 +13,7 @@ from torchmdx.datasets.labelling.dask_post import Order, close_posts, do_task
 from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.work import FrameToLabel, LabelWork
 
-pytestmark = pytest.mark.nightly  # each starts processes
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_workers")]
 
 
 def order(tmp_path, run, **options) -> Order:

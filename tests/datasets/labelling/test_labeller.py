@@ -18,6 +18,7 @@ from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.labeller import Labeller
 from torchmdx.datasets.labelling.serve import one_line
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 NAMES = ("orca", "cp2k", "vasp", "espresso")
 PERIODIC = ("cp2k", "vasp", "espresso")
 OUTPUTS = {"orca": "orca.engrad", "cp2k": "cp2k.inp", "vasp": "vasprun.xml", "espresso": "espresso.pwo"}

@@ -191,6 +191,7 @@ def test_what_was_made_before_a_failure_is_kept(monkeypatch):
         sample(molecule_, sampling, labeller, nothing)
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_samples_and_labels_whatever_the_number_of_workers(tmp_path, monkeypatch, capsys):
@@ -215,6 +216,7 @@ def test_the_command_samples_and_labels_whatever_the_number_of_workers(tmp_path,
         np.testing.assert_allclose(stored["forces"], atoms.get_forces(), atol=1e-5)
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.nightly
 def test_sampling_goes_on_by_molecule(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

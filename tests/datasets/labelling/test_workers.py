@@ -15,6 +15,8 @@ from torchmdx.datasets.labelling.geometry import UnlabelledStructure
 from torchmdx.datasets.labelling.work import FrameToLabel, LabelWork, conditions
 from torchmdx.datasets.labelling.workers import Task, Workers
 
+pytestmark = pytest.mark.usefixtures("quick_workers")  # but where a parent of its own spawns them
+
 
 def crew(tmp_path, num_workers=1, timeout=None, stopped=lambda: False, name="toys:Springs", **options) -> Workers:
     options |= {"log": str(tmp_path / "evaluations")} if name == "toys:Springs" else {}

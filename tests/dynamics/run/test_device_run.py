@@ -137,7 +137,7 @@ def test_temperatures_are_exchanged(model, ethanol_file, capsys):
 
 
 @pytest.mark.nightly
-def test_replicas_on_two_devices_are_those_of_one(model, ethanol_file, capsys):
+def test_replicas_on_two_devices_are_those_of_one(model, ethanol_file, capsys, quick_workers):
     options = ["--replicas", 3, "--temperatures", "300:310", "--exchange-every", 2]
     assert md(ethanol_file, model, "one", "--steps", 12, *options) == 0
     assert md(ethanol_file, model, "two", "--steps", 6, *options, "--devices", 2) == 0

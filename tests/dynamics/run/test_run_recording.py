@@ -7,6 +7,7 @@ import sys
 import textwrap
 import warnings
 
+import forked_programs
 import numpy as np
 import pytest
 import torch
@@ -141,7 +142,7 @@ def test_a_killed_process_leaves_files_to_continue_from(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def start(word):
-        command = [sys.executable, "-c", script, word]
+        command = [*forked_programs.python(), "-c", script, word]
         return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
 
     process = start("begin")

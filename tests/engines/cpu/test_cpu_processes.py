@@ -104,9 +104,7 @@ def lines_of(folder, program, *arguments):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("method", "used"), [("fork", "unused"), ("fork", "used"), ("spawn", "used"), ("forkserver", "used")]
-)
+@pytest.mark.parametrize(("method", "used"), [("fork", "unused"), ("fork", "used"), ("spawn", "used")])
 def test_a_pool_of_processes_gives_the_same_bits(tmp_path, method, used):
     parent = ["equal 6"] if used == "used" else []
     assert lines_of(tmp_path, POOL, method, used) == [*parent, "equal 18"]

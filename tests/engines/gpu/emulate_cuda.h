@@ -28,9 +28,10 @@ struct uint4 {
 };
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static const int MOST_VALUES = 6;
 struct Warp {
     unsigned count = 0, turn = 0;
-    double value[2][32];
+    double value[2][MOST_VALUES][32];
 };
 struct Place {
     unsigned count = 0, turn = 0;
@@ -139,13 +140,13 @@ static inline void wait_for_cluster(int turn)
     BlockState &b = *current->block;
     if (b.completed[turn % 2] < turn / 2 + 1) yield_until(&b.completed[turn % 2], turn / 2 + 1, 1);
 }
-// What all lanes of the warp give, until the warp's next but one.
-static const double *all_values(double v)
+// What all lanes of the warp give, [count][32], until the warp's next but one.
+static const double (*all_values(const double *given, int count))[32]
 {
     Warp &w = current->block->warps[current->tid / 32];
     unsigned turn = w.turn;
-    double *slot = w.value[turn % 2];
-    slot[current->tid % 32] = v;
+    auto &slot = w.value[turn % 2];
+    for (int k = 0; k < count; k++) slot[k][current->tid % 32] = given[k];
     if (++w.count == 32) {
         w.count = 0;
         w.turn++;
@@ -153,6 +154,7 @@ static const double *all_values(double v)
         yield_until(&w.turn, turn, 0);
     return slot;
 }
+static const double *all_values(double v) { return all_values(&v, 1)[0]; }
 template <class V> static V exchange_value(V v, int mask) { return (V)all_values(v)[current->tid % 32 ^ mask]; }
 static inline float exchange(float v, int mask) { return exchange_value(v, mask); }
 static inline double exchange(double v, int mask) { return exchange_value(v, mask); }
@@ -160,8 +162,9 @@ static inline int exchange(int v, int mask) { return exchange_value(v, mask); }
 template <class V> static V from_lane(V v, int lane) { return (V)all_values(v)[lane]; }
 static inline unsigned ballot(bool v)
 {
+    const double *values = all_values(v);
     unsigned all = 0;
-    for (int mask = 0; mask < 32; mask++) all |= (unsigned)exchange_value((int)v, mask) << ((current->tid ^ mask) % 32);
+    for (int lane = 0; lane < 32; lane++) all |= (unsigned)values[lane] << lane;
     return all;
 }
 #define __popcll __builtin_popcountll
@@ -241,14 +244,13 @@ static inline void multiply_add(float (&sum)[4], const float (&a)[4], const floa
 {
     const int i = current->tid % 32 / 4, j = current->tid % 4;
     float left[2][8], right[2][8]; // of rows i and i + 8; of columns 2 j and 2 j + 1
-    for (int k = 0; k < 4; k++) {
-        const double *all = all_values(cut_tf32(a[k]));
-        for (int m = 0; m < 4; m++) left[k % 2][m + 4 * (k / 2)] = all[4 * i + m];
-    }
-    for (int k = 0; k < 2; k++) {
-        const double *all = all_values(cut_tf32(b[k]));
-        for (int m = 0; m < 4; m++)
-            for (int n = 0; n < 2; n++) right[n][m + 4 * k] = all[4 * (2 * j + n) + m];
+    const double given[MOST_VALUES] = {cut_tf32(a[0]), cut_tf32(a[1]), cut_tf32(a[2]),
+                                       cut_tf32(a[3]), cut_tf32(b[0]), cut_tf32(b[1])};
+    const auto all = all_values(given, MOST_VALUES);
+    for (int m = 0; m < 4; m++) {
+        for (int k = 0; k < 4; k++) left[k % 2][m + 4 * (k / 2)] = all[k][4 * i + m];
+        for (int k = 0; k < 2; k++)
+            for (int n = 0; n < 2; n++) right[n][m + 4 * k] = all[4 + k][4 * (2 * j + n) + m];
     }
     for (int m = 0; m < 8; m++)
         for (int n = 0; n < 4; n++) sum[n] += left[n / 2][m] * right[n % 2][m];
@@ -284,7 +286,7 @@ static void start()
 }
 static void run_grid(int blocks, int threads, int size, size_t shared_bytes, void (*function)())
 {
-    const size_t stack = 32768;
+    const size_t stack = 32768 + 17 * 64; // not a power of two, so that their tops share no part of the cache
     num_blocks = blocks, num_threads = threads, cluster_size = size, body = function, memory_floats = shared_bytes / 4;
     std::vector<BlockState> states(blocks);
     std::vector<ClusterState> clusters(blocks / size);

@@ -4,9 +4,9 @@ import copy
 import gc
 import shutil
 import subprocess
-import sys
 import threading
 
+import forked_programs
 import numpy as np
 import pytest
 
@@ -290,7 +290,7 @@ except KeyboardInterrupt:  # between two calls of step
 @pytest.mark.nightly
 def test_an_interrupted_evaluation_stops_the_run():
     """Python raises KeyboardInterrupt before the first line of a callback, where nothing can catch it."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    done = subprocess.run([*forked_programs.python(), "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout in ("Python was interrupted before it answered\n", "KeyboardInterrupt\n")
 
@@ -435,5 +435,5 @@ print("end")
 
 @pytest.mark.nightly
 def test_contexts_may_outlive_the_interpreter():
-    done = subprocess.run([sys.executable, "-c", SHUTDOWN], capture_output=True, text=True, check=False)
+    done = subprocess.run([*forked_programs.python(), "-c", SHUTDOWN], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

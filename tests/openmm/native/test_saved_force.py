@@ -1,8 +1,8 @@
 """The content of a force of the plugin, from Python; reading it from XML."""
 
 import subprocess
-import sys
 
+import forked_programs
 import openmm
 import pytest
 from openmm import app
@@ -51,7 +51,9 @@ def test_importing_the_front_door_suffices_to_read_xml():
     system, topology = methane()
     add_potential(system, topology, None, device="cpu", transport="native")
     text = openmm.XmlSerializer.serialize(system)
-    done = subprocess.run([sys.executable, "-c", READS], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*forked_programs.python(), "-c", READS], input=text, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "1\n", done.stderr
 
 
