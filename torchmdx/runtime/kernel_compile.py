@@ -105,6 +105,7 @@ class _MissingKernels:
     def stop(self, *, compile: dict[str, Any], **given: Any) -> bool:
         """As `note`, and ends the evaluation; False for a kernel that only its launch can compile."""
         if _mistaken(compile["constants"]):
+            _hash_in_order(given["fn"].jit_function)
             return False
         self.note(compile=compile, **given)
         raise _Missing
