@@ -220,18 +220,6 @@ def test_kernels_that_wait_for_each_other_are_for_one_potential_alone(monkeypatc
     assert [member.alone for member in members] == [False, False]
 
 
-@pytest.mark.parametrize(("device", "atoms", "begun"), [("cuda", 22, 1), ("cuda", 449, 0), ("cpu", 22, 0)])
-def test_kernels_of_few_atoms_are_begun_before_edges_are_counted(monkeypatch, device, atoms, begun):
-    """For a usual number of edges; all other atoms are neighbours if there are fewer."""
-    found, asked, started = SimpleNamespace(kernels=SimpleNamespace(), engine=choose.FUSED), [], []
-    monkeypatch.setattr(choose, "plan_for", lambda *given, **options: asked.append(options["capacity"]) or found)
-    monkeypatch.setattr(choose, "compile_ahead", lambda *given, **options: started.append((given[2:4], options)))
-    potential = SimpleNamespace(device=torch.device(device), config=None, uncertainty=None)
-    choose.expect_engine(potential, SimpleNamespace(num_atoms=atoms), stress=True, precision="float32")
-    assert asked == [22 * 21] * begun
-    assert started == [((22, 22 * 21), dict(stress=True, uncertainty=False))] * begun
-
-
 def test_who_leaves_the_kernels_is_told_once(caplog):
     for _ in range(2):
         say_slower("num_channels must be at most 256, got 320")

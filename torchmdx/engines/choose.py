@@ -20,9 +20,8 @@ from torchmdx.engines.gpu.compile_ahead import compile_ahead
 from torchmdx.engines.gpu.engine import GpuEngine, make_kernels, workload_of
 from torchmdx.engines.gpu.with_priors import GpuPriorEngine
 from torchmdx.engines.pairs.engine import PairEngine
-from torchmdx.engines.plan import Machine, Network, Plan, Workload, plan
+from torchmdx.engines.plan import Machine, Network, Plan, plan
 from torchmdx.engines.plan.decide import COMPILED, FUSED, PAIRS
-from torchmdx.engines.plan.launch_sizes import FEW_ATOMS
 from torchmdx.engines.plan.members import IN_TURN, TOGETHER
 from torchmdx.engines.registry import ENGINES, registered
 from torchmdx.models.ensemble import Ensemble
@@ -98,42 +97,15 @@ def choose_engine(
     found = plan_for(potential, batch, precision=precision, **options)  # type: ignore[arg-type]
     if found.warning is not None:
         say_slower(found.warning)
-    if early:
-        _begin_kernels(found, potential, batch.num_atoms, capacity, stress)
+    if early and found.kernels is not None and found.engine == FUSED and potential.device.type == "cuda":
+        atoms, slots = batch.num_atoms, max(capacity, 1)
+        also = dict(stress=stress, uncertainty=potential.uncertainty is not None)
+        compile_ahead(found.kernels, potential.config, atoms, slots, potential.device, **also)
     made = _engine(found, potential, batch, stress)
     made.plan = found
     if isinstance(made, GpuEngine | GpuPriorEngine):
         made.model.memory = memory
     return made, found.why
-
-
-def _begin_kernels(found: Plan, potential: Potential, atoms: int, capacity: int, stress: bool) -> None:
-    """Starts to compile the kernels of CUDA C++ that a plan needs."""
-    if found.kernels is not None and found.engine == FUSED and potential.device.type == "cuda":
-        also = dict(stress=stress, uncertainty=potential.uncertainty is not None)
-        compile_ahead(found.kernels, potential.config, atoms, max(capacity, 1), potential.device, **also)
-
-
-def expect_engine(
-    potential: Potential | Ensemble,
-    batch: Batch,
-    *,
-    stress: bool,
-    precision: str,
-    engine: str | None = None,
-    memory: int = 0,
-) -> None:
-    """Starts to compile the kernels of CUDA C++ of few atoms, for a usual number of edges, before edges are counted.
-
-    NVRTC takes 3 s for the one launch, and Triton as long for the kernels of the search. If the number turns out to
-    need another kernel, `choose_engine` starts that.
-    """
-    if isinstance(potential, Ensemble) or potential.device.type != "cuda" or batch.num_atoms > FEW_ATOMS:
-        return
-    capacity = Workload.usual(batch.num_atoms).capacity
-    options = dict(stress=stress, precision=precision, engine=engine, memory=memory, capacity=capacity)
-    found = plan_for(potential, batch, **options)  # type: ignore[arg-type]
-    _begin_kernels(found, potential, batch.num_atoms, capacity, stress)
 
 
 def _engine(found: Plan, potential: Potential, batch: Batch, stress: bool) -> Engine:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torchmdx.engines.choose import engine_for, expect_engine, from_outside
+from torchmdx.engines.choose import engine_for, from_outside
 from torchmdx.models.coulomb_cutoff import with_balanced_sums
 from torchmdx.models.ensemble import Ensemble, frozen
 from torchmdx.models.potential import Potential
@@ -133,12 +133,12 @@ class CapturedStep(StepState):
         self.product = None
         if doubts == UNCERTAINTIES:
             self.product = UncertaintyProduct(cast(Potential, self.potential), self.ordered)
-        wanted: dict[str, Any] = dict(stress=stress, precision=self.precision, engine=self.engine_asked)
-        wanted["memory"] = self.max_memory or 0
-        expect_engine(self.potential, self.ordered, **wanted)
         self.search = EdgeSearch(self.potential.search_cutoff(self.batch), skin=self.skin)
         self.search.allocate(self.ordered)
-        self.engine, self.engine_why = engine_for(self.potential, self.ordered, capacity=self.search.capacity, **wanted)
+        self.engine, self.engine_why = engine_for(
+            self.potential, self.ordered, stress=stress, precision=self.precision, engine=self.engine_asked,
+            memory=self.max_memory or 0, capacity=self.search.capacity,
+        )  # fmt: skip
         order_for_engine(self)
         self.audit_owed = from_outside(self.engine)  # others were compared with the exact model before
         self.engine.reserve(self.search.capacity)
