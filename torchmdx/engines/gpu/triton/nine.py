@@ -81,34 +81,6 @@ def sum_edges(x):
 
 
 @triton.jit
-def between0(x):
-    """Nine blocks [ROWS,C] as [1,ROWS,C]."""
-    return (
-        x[0][None, :, :], x[1][None, :, :], x[2][None, :, :], x[3][None, :, :], x[4][None, :, :], x[5][None, :, :],
-        x[6][None, :, :], x[7][None, :, :], x[8][None, :, :],
-    )  # fmt: skip
-
-
-@triton.jit
-def where9(condition, x, y):
-    """x where the condition holds, otherwise y."""
-    return (
-        tl.where(condition, x[0], y[0]), tl.where(condition, x[1], y[1]), tl.where(condition, x[2], y[2]),
-        tl.where(condition, x[3], y[3]), tl.where(condition, x[4], y[4]), tl.where(condition, x[5], y[5]),
-        tl.where(condition, x[6], y[6]), tl.where(condition, x[7], y[7]), tl.where(condition, x[8], y[8]),
-    )  # fmt: skip
-
-
-@triton.jit
-def sum_first(x):
-    """Nine blocks summed over their first axis."""
-    return (
-        tl.sum(x[0], 0), tl.sum(x[1], 0), tl.sum(x[2], 0), tl.sum(x[3], 0), tl.sum(x[4], 0), tl.sum(x[5], 0),
-        tl.sum(x[6], 0), tl.sum(x[7], 0), tl.sum(x[8], 0),
-    )  # fmt: skip
-
-
-@triton.jit
 def along(f, x, y, z):
     """f (1, d, d dᵀ - 1/3) for factors f of the three parts and directions d = (x, y, z)."""
     xx, yy = x * x - 0.3333333333333333, y * y - 0.3333333333333333

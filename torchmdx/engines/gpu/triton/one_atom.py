@@ -25,20 +25,7 @@ from torchmdx.engines.gpu.triton.edge_walk import (
     read_edge,
     store_edge_gradient,
 )
-from torchmdx.engines.gpu.triton.nine import (
-    add9,
-    along,
-    between0,
-    dot_parts,
-    load3,
-    load9,
-    nine,
-    scale_parts,
-    store3,
-    store9,
-    sum_first,
-    where9,
-)
+from torchmdx.engines.gpu.triton.nine import add9, along, dot_parts, load3, load9, nine, scale_parts, store3, store9
 
 # Where the shares begin in WORK, in channels.
 PARTS = tl.constexpr(32)
@@ -48,23 +35,17 @@ EDGES = tl.constexpr(64)
 
 @triton.jit
 def _multiply9(X, W, OUT, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr):
-    """See `multiply9`. Each group has its share of the rows of W, and reads UNROLL of them at a time.
-
-    As blocks [UNROLL,GROUPS,C], not in an unrolled loop, whose many loads Triton takes seconds to compare.
-    """
+    """See `multiply9`. Each group has its share of the rows of W, and reads UNROLL of them at a time."""
     SQUARE: tl.constexpr = CHANNELS * CHANNELS
     tl.debug_barrier()
-    row = tl.arange(0, UNROLL)[:, None, None]
-    share = tl.arange(0, GROUPS)[None, :, None] * (CHANNELS // GROUPS)
-    n = tl.arange(0, CHANNELS)[None, None, :]
+    share = tl.arange(0, GROUPS)[:, None] * (CHANNELS // GROUPS)
+    n = tl.arange(0, CHANNELS)[None, :]
     total = nine(tl.zeros((GROUPS, CHANNELS), tl.float32))
     for first in range(0, CHANNELS // GROUPS, UNROLL):
-        k = row + share + first
-        # The hint puts groups before rows in Triton's order of the axes, so that each warp has all rows of a group, and
-        # their sum is one of registers: row by row, beginning with the total.
-        w0, w1, w2 = load3(tl.max_contiguous(W + k * CHANNELS + n, [1, 2, CHANNELS]), None, SQUARE)
-        x = scale_parts(load9(X + k, None, CHANNELS), w0, w1, w2)
-        total = sum_first(where9(row == 0, add9(between0(total), x), x))
+        for next_one in tl.static_range(UNROLL):
+            k = share + first + next_one
+            w0, w1, w2 = load3(W + k * CHANNELS + n, None, SQUARE)
+            total = add9(total, scale_parts(load9(X + k, None, CHANNELS), w0, w1, w2))
     put9(OUT, total, CHANNELS, GROUPS)
     tl.debug_barrier()
 

@@ -35,27 +35,21 @@ from torchmdx.engines.gpu.triton.nine import (
 
 @triton.jit
 def sum9(PARTS, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
-    """Nine vectors [C]: sums over the groups of PARTS [GROUPS,9,C].
-
-    In loops that LLVM unrolls, which it does up to four groups: unrolled by Triton they give the same machine code, but
-    one pass of Triton compares every load of a function with every other.
-    """
+    """Nine vectors [C]: sums over the groups of PARTS [GROUPS,9,C]."""
     n = tl.arange(0, CHANNELS)
     x = load9(PARTS + n, n < CHANNELS, CHANNELS)
-    for first in tl.static_range(1, GROUPS, 4):
-        for g in range(first, min(first + 4, GROUPS)):
-            x = add9(x, load9(PARTS + g * (9 * CHANNELS) + n, n < CHANNELS, CHANNELS))
+    for g in tl.static_range(1, GROUPS):
+        x = add9(x, load9(PARTS + g * (9 * CHANNELS) + n, n < CHANNELS, CHANNELS))
     return x
 
 
 @triton.jit
 def sum1(PARTS, WIDTH: tl.constexpr, GROUPS: tl.constexpr, STRIDE: tl.constexpr):
-    """One vector [WIDTH]: the sum over groups, STRIDE apart; loops as in `sum9`."""
+    """One vector [WIDTH]: the sum over groups, STRIDE apart."""
     n = tl.arange(0, WIDTH)
     x = tl.load(PARTS + n)
-    for first in tl.static_range(1, GROUPS, 4):
-        for g in range(first, min(first + 4, GROUPS)):
-            x += tl.load(PARTS + g * STRIDE + n)
+    for g in tl.static_range(1, GROUPS):
+        x += tl.load(PARTS + g * STRIDE + n)
     return x
 
 
