@@ -119,8 +119,8 @@ def interleaved(graphs: Mapping[str, Any], count: int) -> dict[str, list[float]]
 
 
 def message_times(graphs: Mapping[str, Any], layers: int) -> dict[str, dict[str, float]]:
-    """Of the message kernels of each graph, ms, by one profile of replays."""
-    repeats, wanted = 4, 2 * layers
+    """Of the message kernels of each graph, ms: medians of replays in one profile."""
+    repeats, wanted = 6, 2 * layers
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for graph in graphs.values():
             for _ in range(repeats):
@@ -133,11 +133,14 @@ def message_times(graphs: Mapping[str, Any], layers: int) -> dict[str, dict[str,
         return {name: {} for name in graphs}
     found = {}
     for k, name in enumerate(graphs):
-        mine = events[k * repeats * wanted : (k + 1) * repeats * wanted][wanted:]  # without the first replay
-        back = sum(event.time_range.elapsed_us() for event in mine if "gradient" in event.name)
-        both = sum(event.time_range.elapsed_us() for event in mine)
-        times = dict(messages_ms=both - back, gradient_ms=back)
-        found[name] = {key: round(value / (repeats - 1) / 1e3, 4) for key, value in times.items()}
+        forward, backward = [], []
+        for first in range((k * repeats + 1) * wanted, (k + 1) * repeats * wanted, wanted):  # without the first replay
+            mine = events[first : first + wanted]
+            back = sum(event.time_range.elapsed_us() for event in mine if "gradient" in event.name)
+            backward.append(back / 1e3)
+            forward.append(sum(event.time_range.elapsed_us() for event in mine) / 1e3 - backward[-1])
+        times = dict(messages_ms=statistics.median(forward), gradient_ms=statistics.median(backward))
+        found[name] = {key: round(value, 4) for key, value in times.items()}
     return found
 
 

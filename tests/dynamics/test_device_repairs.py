@@ -33,6 +33,27 @@ def test_an_overflow_halts_grows_and_loses_nothing(potential32, systems):
 
 
 @needs_kernels
+def test_few_steps_are_launched_after_a_halt(potential32, systems, monkeypatch):
+    monkeypatch.setattr("torchmdx.dynamics.device_loop.LOOK_EVERY", 2)
+    _, whole = loops(potential32, systems)
+    _, small = loops(potential32, systems, steps_per_replay=2)
+    expected = at(whole, 30)
+    small.step.search._make(small.step.ordered, small.step.search.backend, 5)
+    small.step.engine.reserve(small.step.search.capacity)
+    launched, launch = [], small.replays.launch
+
+    def counted(count):
+        launched.append(count)
+        launch(count)
+
+    monkeypatch.setattr(small.replays, "launch", counted)
+    found = at(small, 30)
+    assert small.num_recoveries == 1
+    assert launched == [4] * 2 + [4] * 7 + [2]  # halts in the first look, which the second one tells
+    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-6)
+
+
+@needs_kernels
 def test_atoms_that_are_too_far_out_choose_a_new_frame(potential32, systems):
     _, whole = loops(potential32, systems)
     _, far = loops(potential32, systems)

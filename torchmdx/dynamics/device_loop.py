@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
-from torchmdx.dynamics.device_repairs import Repairs
+from torchmdx.dynamics.device_repairs import Looks, Repairs
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.frame import set_frame
@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 # Steps between choices of the frame, in which atoms are wrapped and ordered.
 REFRESH_EVERY = 2000
 SLOTS = 2  # snapshots on their way: the GPU works towards one while the host handles the other
+# Replays between looks at whether the run has halted, after which all launched steps are evaluated in vain.
+LOOK_EVERY = 10
 
 
 @dataclass(eq=False)
@@ -203,9 +205,11 @@ class DeviceLoop:
         return self.num_steps
 
     def _launch_to(self, planned: int, stop: int) -> None:
-        """Launches the steps from `planned` to `stop`, unless the run has halted before the frame is to be chosen."""
+        """Launches the steps from `planned` to `stop`, unless it sees that the run has halted."""
+        looks = Looks(self.state.control[1])
+        most = LOOK_EVERY * self.replays.steps_per_replay * self.motion.inner
         while planned < stop:
-            boundary = min(stop, *((planned // every + 1) * every for every in self._boundaries))
+            boundary = min(stop, planned + most, *((planned // every + 1) * every for every in self._boundaries))
             self.replays.launch((boundary - planned) // self.motion.inner)
             planned = boundary
             if planned % self._refresh_every == 0:
@@ -213,6 +217,8 @@ class DeviceLoop:
                     return
                 for step in self.steps:
                     self.repairs.choose_frame(step, self.state.positions)
+            elif planned < stop and looks.before_this():
+                return
 
     def _request(self, stop: int) -> _Pending:
         """Queues the copy of the state to the host."""

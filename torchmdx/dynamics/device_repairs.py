@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,6 +30,31 @@ from torchmdx.step.spread_limit import at_step, require_agreement
 log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+
+
+class Looks:
+    """At a flag on a GPU, from the host, while the GPU has work: each tells what the one before it saw.
+
+    Args:
+        flag: A number, not 0 if it is set.
+    """
+
+    def __init__(self, flag: Tensor) -> None:
+        self.flag, self.on_gpu = flag, flag.device.type == "cuda"
+        self.copies = deque(torch.zeros(2, dtype=flag.dtype, pin_memory=self.on_gpu))
+        self.event: torch.cuda.Event | None = None
+
+    def before_this(self) -> bool:
+        """Whether the flag was set at the last look; False at the first one."""
+        before, done = self.copies[0], self.event
+        self.copies.rotate()
+        self.copies[0].copy_(self.flag, non_blocking=self.on_gpu)
+        if self.on_gpu:
+            self.event = torch.cuda.Event()
+            self.event.record(torch.cuda.current_stream(self.flag.device))
+        if done is not None:
+            done.synchronize()
+        return bool(before)
 
 
 class Repairs:

@@ -19,6 +19,7 @@ def test_a_branch_sees_what_came_before_and_is_seen_by_what_comes_after():
     device = torch.device("cuda", torch.cuda.current_device())
     x, y, z = (torch.zeros(1 << 22, device=device) for _ in range(3))
     graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()  # the zeros are written in another stream than the work
 
     def work():
         x.add_(1)
