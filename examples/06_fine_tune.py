@@ -19,7 +19,7 @@ CONFIG = {
     "data": {"path": str(OUT / "few.xyz"), "validation": 10, "test": 0},
     "finetune": {"checkpoint": "organic-1", "references": "shift"},
     "optimizer": {"learning_rate": 2e-4},
-    "training": {"epochs": 10, "batch_size": 4},
+    "training": {"epochs": 6, "batch_size": 4},
     "output": {"directory": str(OUT / "run"), "report": False},
 }
 

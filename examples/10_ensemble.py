@@ -23,7 +23,7 @@ CONFIG = {
     "model": {"num_channels": 16, "num_layers": 1, "num_radial": 16, "cutoff": 4.5, "max_z": 8},
     "optimizer": {"learning_rate": 5e-3},
     "schedule": {"warmup_steps": 30},
-    "training": {"epochs": 12, "batch_size": 8, "ensemble": 3},
+    "training": {"epochs": 8, "batch_size": 8, "ensemble": 3},
     "output": {"directory": str(RUN), "report": False},
 }
 

@@ -1,4 +1,4 @@
-"""Path integrals with i-PI: kinetic energies of hydrogen and deuterium in ethanol, 16 beads; half a minute."""
+"""Path integrals with i-PI: kinetic energies of hydrogen and deuterium in ethanol, with 16 beads; half a minute."""
 
 import contextlib
 from pathlib import Path

@@ -13,7 +13,7 @@ import torch
 from torchmdx import Batch, Potential, System, TensorNet2Config, evaluate
 from torchmdx.models import CoulombConfig
 
-CHARGE, BOX, CUTOFF, STEPS = 0.8, 20.0, 4.0, 150  # e, Å, Å
+CHARGE, BOX, CUTOFF, STEPS = 0.8, 20.0, 4.0, 100  # e, Å, Å
 TRAINED, SHOWN = np.linspace(4.8, 8.5, 6), np.linspace(4.8, 10.0, 14)
 NETWORK = TensorNet2Config(num_channels=8, num_layers=1, num_charges=1, cutoff=CUTOFF, max_z=18)
 

@@ -27,7 +27,7 @@ train:
   model: {{num_channels: 16, num_layers: 1, num_radial: 8, cutoff: 4.5}}
   optimizer: {{learning_rate: 4.0e-3}}
   training: {{epochs: 12}}
-stop: {{rounds: 2, error: 0.05}}
+stop: {{rounds: 1, error: 0.05}}
 output: {{directory: {folder}/run}}
 """
 

@@ -74,8 +74,6 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests are millions of objects, which garbage collection need not look at again and again."""
-    gc.freeze()
     gc.enable()
 
 

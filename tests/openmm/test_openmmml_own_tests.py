@@ -73,11 +73,15 @@ ALIKE = ("testMLLongRangeUnknown", "testRemoveConstraints")
 
 @pytest.fixture(autouse=True)
 def once(request, monkeypatch):
-    """Each file is read once, and what makes no context runs for the first platform only."""
+    """Each file is read once, and what makes no context runs for the first platform only.
+
+    So do the embedding's tests of torchmdx's own embedding: the platforms are those of openmm-ml's, with each of them.
+    """
     for name, reader in READ_ONCE.items():
         monkeypatch.setattr(app, name, reader)
-    if request.node.originalname in ALIKE and request.node.callspec.params["platform_int"] > 0:
-        pytest.skip("nothing is evaluated: as on the first platform")
+    repeated = request.node.originalname in ALIKE or request.cls is TestEmbeddingOfTorchmdx
+    if repeated and request.node.callspec.params["platform_int"] > 0:
+        pytest.skip("as on the first platform: nothing is evaluated, or the other embedding does it there")
 
 
 class TestMechanicalEmbedding(_test_class("TestMechanicalEmbedding")):

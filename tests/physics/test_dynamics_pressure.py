@@ -94,7 +94,7 @@ def mean_and_error(values):
 def test_the_density_of_a_fluid_is_that_of_openmm():
     """Within 4.5 standard errors of blocks, which are below 1.5 %, and 0.5 % for the errors of both timesteps."""
     theirs, their_error = mean_and_error(volumes_of_openmm(4000, 20))
-    ours, our_error = mean_and_error(volumes_of_dynamics(160, 20))
+    ours, our_error = mean_and_error(volumes_of_dynamics(100, 20))
     print(f"Å³ for each atom: {ours:.2f} +- {our_error:.2f}, OpenMM {theirs:.2f} +- {their_error:.2f}")
     ideal = TEMPERATURE * 8.617333e-5 / (PRESSURE * 6.241509e-7)
     assert theirs > 1.3 * ideal  # repulsion matters

@@ -120,7 +120,6 @@ TOGETHER = [
 # memory, other heads, TensorNet2, and what is not of a network.
 FAMILIES = [
     ("tensornet", "few"),
-    ("tensornet", "some"),
     ("tensornet", "many"),
     ("tensornet", "domain"),
     ("tensornet", "slabs"),

@@ -256,7 +256,7 @@ def test_they_can_be_differentiated_twice(name):
             return found[:-1] if constant and slot == 0 else found
 
         assert torch.autograd.gradcheck(run, inputs)
-        assert torch.autograd.gradgradcheck(run, inputs)
+        assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)  # along random directions
 
 
 def test_ends_of_pairs_and_rows_have_each_other_as_derivatives(pairs):
