@@ -5,6 +5,7 @@ What an engine chooses depends on the number of atoms, the precision, the elemen
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ CHAINS = {
     "Chain": "many atoms",
     "TileChain": "tiles of atoms",
     "LeanChain": "little memory",
+    "SlabRows": "many atoms",
+    "SlabTiles": "tiles of atoms",
     "ChargedChain": "charges",
     "ChargedRowChain": "charges, few atoms",
 }
@@ -89,7 +92,8 @@ def of_kernels(model: FastTensorNet) -> Evaluation:
         assert table is not None
         words = (table.shape[2] * table.shape[4],) * table.shape[0]  # [tables,intervals,words,C,words]
         return Evaluation(launches="one launch", mixes=THREE_TF32, words=words)
-    launches = CHAINS[model.chain_type(buffers).__name__]
+    chain = model.chain_type(buffers)
+    launches = CHAINS[(chain.args[0] if isinstance(chain, functools.partial) else chain).__name__]
     if launches.endswith("few atoms"):
         terms = len(PARTS) * (model.weights.degree + 1)
         few = Evaluation(launches=launches, words=(terms,) * (1 + sizes.layers))
