@@ -137,9 +137,9 @@ FAMILIES = [
     ("dynamics", "steps"),
     ("dynamics", "restraints"),
 ]
-# 86, with the least shared memory, compiles all of some that use most of it, and 100, whose instructions for products are
-# others, what has most products; of the other families, each card compiles one kernel. With the environment variable
-# EVERY_CARD all of them compile all.
+# 86, with the least shared memory, compiles all of some that use most of it, and 100, whose instructions for products
+# are others, what has most products; of the other families, each card compiles one kernel. With the environment
+# variable EVERY_CARD all of them compile all.
 PRODUCTS = [("tensornet", "many"), ("tensornet2", "many")]
 OTHERS = {80: [], 86: [*PRODUCTS, ("tensornet", "few"), ("tensornet", "large"), ("training", "float32")], 89: []}
 OTHERS |= {100: PRODUCTS, 120: []}
