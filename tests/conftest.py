@@ -16,7 +16,7 @@ from documents.blocks import summary
 from emulated import Emulator
 from interpreter import FOLDERS, INTERPRETED
 from model_kinds import KINDS, NO_WIRES, kinds
-from nightly import mark_nightly
+from nightly import mark_nightly, outside
 from quick_interpreter import quicken
 from quick_workers import FORKS
 from structures import DATA, SMALL, SMALL_CHARGES, STRUCTURES
@@ -34,6 +34,10 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 if INTERPRETED:
     quicken()
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption("--nightly-half", type=int, choices=(0, 1), help="of the tests marked nightly only this half")
 
 
 def pytest_configure(config) -> None:
@@ -56,6 +60,10 @@ def pytest_collection_modifyitems(config, items) -> None:
     """The slow ones first: at the end, one of two workers would wait for them."""
     items[:] = [item for item in items if not (NO_WIRES in item.nodeid and "wire" in item.nodeid)]
     mark_nightly(items, whole_files=not any("::" in arg for arg in config.args))
+    if (half := config.getoption("--nightly-half")) is not None:
+        left = set(outside(items, half))
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     has_triton = importlib.util.find_spec("triton") is not None
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

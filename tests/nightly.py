@@ -1,5 +1,6 @@
-"""The marker `nightly_for`: parameters with which a test runs at night only."""
+"""Tests that take minutes: the marker `nightly_for`, for some parameters of a test, and halves of all of them."""
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,9 @@ def mark_nightly(items: list[pytest.Item], *, whole_files: bool) -> None:
     wrong = [f"{path.name}::{name} {sorted(names)}" for (path, name), names in unused.items() if names]
     if wrong and whole_files:
         raise pytest.UsageError(f"nightly_for names parameters that do not exist: {', '.join(wrong)}")
+
+
+def outside(items: list[pytest.Item], half: int) -> list[pytest.Item]:
+    """The nightly items that are not in this half, 0 or 1. Those of one function are in one half, in every process."""
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    return [item for item in nightly if zlib.crc32(item.nodeid.partition("[")[0].encode()) % 2 != half]

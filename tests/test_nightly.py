@@ -1,10 +1,10 @@
-"""Parameters with which a test runs at night only."""
+"""Parameters with which a test runs at night only, and halves of the tests that do."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nightly import mark_nightly
+from nightly import mark_nightly, outside
 
 
 def item(parameters: str, *names: str) -> SimpleNamespace:
@@ -32,3 +32,15 @@ def test_names_of_no_parameter_are_an_error():
     mark_nightly(items, whole_files=False)
     with pytest.raises(pytest.UsageError, match=r"do not exist: test_a.py::test_b \['fewer'\]"):
         mark_nightly(items, whole_files=True)
+
+
+def test_each_nightly_item_is_in_one_half_with_others_of_its_function():
+    def made(name: str, nightly: bool) -> SimpleNamespace:
+        return SimpleNamespace(nodeid=f"tests/test_a.py::test_{name}", get_closest_marker=lambda _: nightly or None)
+
+    items = [made(f"{k}[{way}]", True) for k in range(200) for way in "abc"] + [made("quick", False)]
+    left = [outside(items, half) for half in (0, 1)]
+    names = [{item.nodeid.partition("[")[0] for item in each} for each in left]
+    assert not names[0] & names[1]
+    assert sum(map(len, left)) == 600
+    assert min(map(len, left)) > 200
