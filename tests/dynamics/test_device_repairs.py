@@ -34,7 +34,7 @@ def test_an_overflow_halts_grows_and_loses_nothing(potential32, systems):
 
 @needs_kernels
 def test_few_steps_are_launched_after_a_halt(potential32, systems, monkeypatch):
-    monkeypatch.setattr("torchmdx.dynamics.device_loop.LOOK_EVERY", 2)
+    monkeypatch.setattr("torchmdx.dynamics.device_loop.CHECK_EVERY", 2)
     _, whole = loops(potential32, systems)
     _, small = loops(potential32, systems, steps_per_replay=2)
     expected = at(whole, 30)
@@ -49,7 +49,7 @@ def test_few_steps_are_launched_after_a_halt(potential32, systems, monkeypatch):
     monkeypatch.setattr(small.replays, "launch", counted)
     found = at(small, 30)
     assert small.num_recoveries == 1
-    assert launched == [4] * 2 + [4] * 7 + [2]  # halts in the first look, which the second one tells
+    assert launched == [4] * 2 + [4] * 7 + [2]  # the halt in the first four steps is seen at the second read
     np.testing.assert_allclose(found.positions, expected.positions, atol=1e-6)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchmdx.dynamics.device_blocks import DeviceBlocks
 from torchmdx.dynamics.device_exchange import DeviceExchange
-from torchmdx.dynamics.device_repairs import Looks, Repairs
+from torchmdx.dynamics.device_repairs import DelayedFlag, Repairs
 from torchmdx.dynamics.device_state import DeviceState
 from torchmdx.dynamics.exchange import TemperatureExchange
 from torchmdx.dynamics.frame import set_frame
@@ -36,8 +36,8 @@ Floats = NDArray[np.float64]
 # Steps between choices of the frame, in which atoms are wrapped and ordered.
 REFRESH_EVERY = 2000
 SLOTS = 2  # snapshots on their way: the GPU works towards one while the host handles the other
-# Replays between looks at whether the run has halted, after which all launched steps are evaluated in vain.
-LOOK_EVERY = 10
+# Replays between reads of the flag that says that the run has halted. Steps launched after a halt are wasted.
+CHECK_EVERY = 10
 
 
 @dataclass(eq=False)
@@ -205,9 +205,9 @@ class DeviceLoop:
         return self.num_steps
 
     def _launch_to(self, planned: int, stop: int) -> None:
-        """Launches the steps from `planned` to `stop`, unless it sees that the run has halted."""
-        looks = Looks(self.state.control[1])
-        most = LOOK_EVERY * self.replays.steps_per_replay * self.motion.inner
+        """Launches the steps from `planned` to `stop`, or fewer if the run halts on the way."""
+        halted = DelayedFlag(self.state.control[1])
+        most = CHECK_EVERY * self.replays.steps_per_replay * self.motion.inner
         while planned < stop:
             boundary = min(stop, planned + most, *((planned // every + 1) * every for every in self._boundaries))
             self.replays.launch((boundary - planned) // self.motion.inner)
@@ -217,7 +217,7 @@ class DeviceLoop:
                     return
                 for step in self.steps:
                     self.repairs.choose_frame(step, self.state.positions)
-            elif planned < stop and looks.before_this():
+            elif planned < stop and halted.at_last_read():
                 return
 
     def _request(self, stop: int) -> _Pending:

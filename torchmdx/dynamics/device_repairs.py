@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 
 
-class Looks:
-    """At a flag on a GPU, from the host, while the GPU has work: each tells what the one before it saw.
+class DelayedFlag:
+    """A flag on a device, read by the host one read late, so that the GPU always has work queued.
 
     Args:
-        flag: A number, not 0 if it is set.
+        flag: A number; any but 0 means that it is set.
     """
 
     def __init__(self, flag: Tensor) -> None:
@@ -44,8 +44,8 @@ class Looks:
         self.copies = deque(torch.zeros(2, dtype=flag.dtype, pin_memory=self.on_gpu))
         self.event: torch.cuda.Event | None = None
 
-    def before_this(self) -> bool:
-        """Whether the flag was set at the last look; False at the first one."""
+    def at_last_read(self) -> bool:
+        """Queues a read, and returns whether the flag was set at the read before it; False at the first one."""
         before, done = self.copies[0], self.event
         self.copies.rotate()
         self.copies[0].copy_(self.flag, non_blocking=self.on_gpu)
