@@ -36,7 +36,8 @@ def test_one_launch_also_searches_in_small_molecules(atoms, more, searches):
     work = replace(Workload.usual(atoms), **{"periodic": False, **more})
     found = planned(TensorNetConfig(), work, "H100")
     assert found.one_launch
-    assert found.stages[1].why.endswith("run together, without a skin they also search" if searches else "run together")
+    together = "run together; without a skin they also search for neighbours" if searches else "run together"
+    assert found.stages[1].why.endswith(together)
 
 
 @pytest.mark.parametrize(

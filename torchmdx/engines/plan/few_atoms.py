@@ -52,8 +52,9 @@ def one_launch(config: TensorNetConfig, work: Workload, machine: Machine, priors
     found = AtomClusters.choose(work.atoms, most, ClusterNetwork.of(config), work.slots) if most else None
     if found is None:
         return no(f"one launch has no room for {work.atoms} atoms in {most} clusters")
-    whole = not work.periodic and not work.stress and found.serves_steps(work.atoms)
-    why = f"{found.clusters} clusters of {SHARES} blocks run together" + ", without a skin they also search" * whole
+    why = f"{found.clusters} clusters of {SHARES} blocks run together"
+    if not work.periodic and not work.stress and found.serves_steps(work.atoms):
+        why += "; without a skin they also search for neighbours"
     return True, Stage("few atoms", single, why, several)
 
 
