@@ -1,4 +1,4 @@
-"""Tests that take minutes: the marker `nightly_for`, for some parameters of a test, and halves of all of them."""
+"""Slow tests: the marker `nightly_for`, for some parameters of a test, and halves of all slow tests."""
 
 import zlib
 from pathlib import Path
