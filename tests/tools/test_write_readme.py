@@ -19,7 +19,7 @@ def test_the_readme_and_the_plot_are_those_of_the_records():
 
 def test_potentials_of_aceff_are_as_many_times_as_fast_as_in_torchmd_net():
     words = " ".join((ROOT / "README.md").read_text().split())
-    assert "AceFF's potentials are 7 to 26 times as fast as in torchmd-net" in words
+    assert "The AceFF potentials run 7 to 26 times as fast as in torchmd-net" in words
     rows = [row for row in recorded.record("released")["rows"] if row["potential"].startswith("aceff")]
     found = [row["speedup"] for row in rows if "speedup" in row]
     assert (round(min(found)), round(max(found))) == (7, 26)
