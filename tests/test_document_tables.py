@@ -121,6 +121,12 @@ def test_rows_of_another_commit_or_device_are_marked(records):
     assert "\n| 1 | 1.00 |\n| 2 (commit old, Old GPU) | 1.00 |\n" in made
 
 
+def test_a_row_of_which_a_part_is_older_says_so(records):
+    records("one", {"by": "a", "atoms": 1, "ms": 1.0}, {"by": "b", "atoms": 1, "ms": 2.0, "commit": "old"})
+    made = recorded.table("one", "rows: [atoms]\ncolumns: {a: {by: a, value: ms}, b: {by: b, value: ms}}")
+    assert "\n| 1 (in part commit old) | 1.00 | 2.00 |\n" in made
+
+
 def test_of_several_rows_the_fastest_counts(records):
     records("one", OURS, *THEIRS)
     assert cell({"record": "one", "by": "other", "value": "mode"}).text == "b"
