@@ -3,8 +3,8 @@
 tools/write_readme.py            writes all of them
 tools/write_readme.py --check    writes nothing; exits with 1 if one is out of date
 
-The table stands between two comments of README.md, and the ratio at its top is a sentence. Sphinx fills in the tables of
-docs/ itself (docs/results.py).
+The table stands between two comments of README.md, the ratio to torchmd-net in a sentence above. Sphinx fills in the
+tables of docs/ itself (docs/results.py).
 """
 
 from __future__ import annotations
