@@ -272,7 +272,8 @@ def rows_from(case: Case, ended: in_turn.Ended) -> list[Row]:
 def beside(rows: list[Row]) -> list[Row]:
     """With the recorded rows of the peer's modes that this run did not measure, and factors to its fastest mode.
 
-    Only rows of the same device are kept; they name the commit that they were measured with.
+    Only rows of the same device are kept; they name the commit that they were measured with. Without factors if a mode
+    did not end, which might be the fastest.
     """
     found, here = record.read("released"), record.environment()
     measured = {(row["by"], row["mode"]) for row in rows}
@@ -281,7 +282,8 @@ def beside(rows: list[Row]) -> list[Row]:
         other = row["by"] != "torchmdx" and (row["by"], row["mode"]) not in measured and device == here["device"]
         if other and all(row[key] == rows[0][key] for key in SYSTEM_KEYS):
             rows.append({**row, **({"commit": commit} if commit != here["commit"] else {})})
-    for name, key in (("speedup", "ms"), ("saving", "J_per_ns")):
+    unknown = any(row.get("error", "").startswith(in_turn.LATE) for row in rows[1:])
+    for name, key in (("speedup", "ms"), ("saving", "J_per_ns")) if not unknown else ():
         peers = [row[key] for row in rows[1:] if key in row]
         if peers and key in rows[0]:
             rows[0][name] = round(min(peers) / rows[0][key], 2)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -149,11 +150,12 @@ def number(text: str) -> str:
     name, _, selection = text.partition(" ")
     chosen = {"record": name, **yaml.safe_load(selection)}
     if "environment" in chosen:
-        return str(record(name)["environment"][chosen["environment"]])
-    found = cell(chosen).text
-    if not found:
+        found = record(name)["environment"]
+        return device_of(found) if chosen["environment"] == "device" else str(found[chosen["environment"]])
+    made = cell(chosen).text
+    if not made:
         raise ValueError(f"{name}.json must have {chosen['value']} where {conditions_of(chosen)}")
-    return found
+    return made
 
 
 Line = tuple[list[str], Row]  # the labels of a row or column, and its part of each selection
@@ -200,11 +202,12 @@ def is_kept(name: str, labels: list[str], part: Row, cells: list[Cell]) -> bool:
 
 
 def marked(labels: list[str], cells: list[Cell]) -> list[str]:
-    """The labels of a row, marked if its values were recorded with another commit or device than the others."""
+    """The labels of a row, marked if its values, or some of them, have another commit or device than the record."""
     sources = [source for each in cells for source in each.sources]
     other = dict.fromkeys(f"commit {row['commit']}" for row in sources if "commit" in row)
-    other |= dict.fromkeys(row["device"] for row in sources if "device" in row)
-    return [f"{labels[0]} ({', '.join(other)})", *labels[1:]] if other else labels
+    other |= dict.fromkeys(device_of(row) for row in sources if "device" in row)
+    part = "" if all({"commit", "device"} & set(row) for row in sources) else "in part "
+    return [f"{labels[0]} ({part}{', '.join(other)})", *labels[1:]] if other else labels
 
 
 def caption(name: str) -> str:
@@ -215,4 +218,9 @@ def caption(name: str) -> str:
     made = (
         f"commit {found['commit']}" if "commit" in found else f"torchmdx {found['torchmdx']}"
     )  # of `torchmdx bench --all`
-    return f"{found['device']}; {', '.join(versions)}; {made} (`benchmarks/results/{name}.json`).  "
+    return f"{device_of(found)}; {', '.join(versions)}; {made} (`benchmarks/results/{name}.json`).  "
+
+
+def device_of(found: Row) -> str:
+    """The device of an environment or a row: "x86_64, 1 thread"."""
+    return re.sub(r"\b1 threads\b", "1 thread", found["device"])

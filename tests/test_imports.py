@@ -226,7 +226,7 @@ def test_violations_and_cycles_would_be_seen():
 def test_the_page_on_architecture_shows_the_ladder():
     page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
     assert f"```text\n{LADDER.strip()}\n```" in page, "docs/architecture.md must show LADDER as it is"
-    table = page[page.index("| room in `torchmdx/` |") :].split("\n\n")[0]
+    table = page[page.index("| package in `torchmdx/` |") :].split("\n\n")[0]
     assert re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE) == list(ROOMS), "a row for each room, in order"
 
 

@@ -125,6 +125,15 @@ def test_the_mode_that_a_process_did_not_end_is_a_row_with_an_error():
     assert (row["by"], row["mode"], row["error"]) == ("torchmd-net", "eager", "did not end in 5 s")
 
 
+def test_no_factor_to_a_peer_of_which_a_mode_did_not_end(results):
+    rows = [{"by": "torchmdx", "mode": "graph", "ms": 1.0}, {"by": "torchmd-net", "mode": "graph", "ms": 4.0}]
+    case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["graph", "compile"])
+    printed = "\n".join(json.dumps(row) for row in rows)
+    for why, factor in (("did not end in 5 s", None), ("exit status -11", 4.0)):
+        (first, *_) = released.beside(released.rows_from(case, in_turn.Ended(printed, "", why)))
+        assert first.get("speedup") == factor
+
+
 @pytest.mark.parametrize(
     ("name", "atoms", "kind"),
     [("toluene", 15, "molecule"), ("chignolin", 166, "protein"), ("Fe 54", 54, "crystal"), ("Cu 4", 4, "crystal")],
@@ -233,7 +242,7 @@ def test_a_long_run_tells_what_it_has_covered(monkeypatch):
     """Rows before the end, of all frames so far; the time of the last frame, not what was asked for."""
     from dataclasses import replace
 
-    run = replace(long_runs.RUNS["water-nve"], settling=0.0, hydrogens=None)
+    run = replace(long_runs.RUNS["dipeptide-nve-2.0"], settling=0.0, hydrogens=None)
     clock = iter(range(0, 10_000, 10))
 
     def frames(*_):
@@ -249,9 +258,20 @@ def test_a_long_run_tells_what_it_has_covered(monkeypatch):
     assert (rows[-1]["temperature"], rows[-1]["hydrogens_amu"]) == (300.0, None)
 
 
+def test_a_density_is_shown_for_each_tenth_of_a_run():
+    """Whether it has settled."""
+    atoms = long_runs.structure(long_runs.LIQUID)
+    volumes = atoms.get_volume() * np.linspace(1.0, 0.9, 40)
+    frames = [long_runs.Frame(float(k), 0.0, 300.0, v, None, None, 0) for k, v in enumerate(volumes)]
+    row = long_runs.results(long_runs.RUNS["water-npt"], atoms, frames)
+    assert len(row["density_tenths"]) == 10
+    assert np.mean(row["density_tenths"]) == pytest.approx(row["density_g_cm3"], abs=1e-4)
+    assert row["density_tenths"][0] < 1.01 < 1.09 < row["density_tenths"][-1]
+
+
 @pytest.mark.parametrize("covered", [0, 1, 19])
 def test_a_long_run_of_few_frames_has_no_result(results, monkeypatch, capsys, covered):
-    row = dict(run="water-nve", drift_ev_atom_ps=1e-6)
+    row = dict(run="dipeptide-nve", drift_ev_atom_ps=1e-6)
     record.update("long_runs", [row], ("run",))
 
     def frames(*_):
@@ -261,7 +281,7 @@ def test_a_long_run_of_few_frames_has_no_result(results, monkeypatch, capsys, co
     monkeypatch.setattr(long_runs, "by_dynamics", frames)
     monkeypatch.setattr(long_runs, "start_of", lambda *_: released.toluene())
     monkeypatch.setattr(released, "find", lambda *_: "organic-1")
-    monkeypatch.setattr("sys.argv", ["long_runs", "--rows", "water-nve,copper-npt"])
+    monkeypatch.setattr("sys.argv", ["long_runs", "--rows", "dipeptide-nve,copper-npt"])
     long_runs.main()
     told = f"'error': 'no result: errors need at least 20 frames, got {covered}; run longer'}}"
     assert capsys.readouterr().out.count(told) == 2

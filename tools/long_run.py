@@ -1,7 +1,7 @@
 """Memory of many evaluations on the CPU: long_run.py [STEPS]. Ends with status 1 if it grows.
 
 A molecule, and a periodic box whose list is too small now and then, each evaluated STEPS times (100,000) at positions
-that change, with stress, through the step that every front door uses. Reads the resident memory of the process after
+that change, with stress, through the step that every interface uses. Reads the resident memory of the process after
 each tenth. The first two tenths may still allocate.
 """
 

@@ -1,8 +1,8 @@
 """Measures the layout of the package: python tools/measure_layout.py [FOLDER], by default torchmdx/ next to tools/.
 
-A room is a folder with Python files; a module at the top of the package counts as a room of its own. An arrow leads
-from a room to one that it imports, wherever in a file the import stands; imports for type checkers are counted apart.
-A room stands on the floor above the highest of those that it imports; rooms that import each other share a floor.
+Folders with Python files are counted; a module at the top of the package counts as one. A folder imports another if one
+of its files does, anywhere in the file; imports for type checkers are counted apart. The level of a folder is one above
+the highest of those that it imports; folders that import each other share a level.
 Lines of all languages are also counted without comments, docstrings and blank lines, as lines of code.
 """
 
@@ -76,21 +76,21 @@ def cycles(graph: Graph) -> list[list[str]]:
     return groups
 
 
-def num_floors(graph: Graph) -> int:
-    """The longest way down, a group of rooms that import each other counted as one room."""
-    group_of = {room: min(group) for group in cycles(graph) for room in group}
+def num_levels(graph: Graph) -> int:
+    """The longest way down, a group of folders that import each other counted as one folder."""
+    group_of = {folder: min(group) for group in cycles(graph) for folder in group}
     merged: Graph = {}
-    for room, targets in graph.items():
-        own = group_of.get(room, room)
+    for folder, targets in graph.items():
+        own = group_of.get(folder, folder)
         merged.setdefault(own, set()).update({group_of.get(target, target) for target in targets} - {own})
-    floor: dict[str, int] = {}
+    level: dict[str, int] = {}
 
-    def floor_of(room: str) -> int:
-        if room not in floor:
-            floor[room] = 1 + max((floor_of(target) for target in merged[room]), default=0)
-        return floor[room]
+    def level_of(folder: str) -> int:
+        if folder not in level:
+            level[folder] = 1 + max((level_of(target) for target in merged[folder]), default=0)
+        return level[folder]
 
-    return max((floor_of(room) for room in merged), default=0)
+    return max((level_of(folder) for folder in merged), default=0)
 
 
 def functions_of(tree: ast.Module) -> list[tuple[str, int, int]]:
@@ -136,16 +136,16 @@ def measure(package: Path) -> list[tuple[str, object]]:
     graph = {name: imports_of(tree, modules, types=False) - {name} for name, tree in trees.items()}
     typed = {name: imports_of(tree, modules, types=True) - {name} for name, tree in trees.items()}
 
-    def room_of(name: str) -> str:
+    def folder_of(name: str) -> str:
         path = modules[name]
         is_own = path.parent == package or path.stem == "__init__"
         return name if is_own else name.rpartition(".")[0]
 
-    # The package's __init__ hands names on: it is no room.
-    rooms: Graph = {room_of(name): set() for name in modules if name != package.name}
+    # The package's __init__ only passes names on.
+    folders: Graph = {folder_of(name): set() for name in modules if name != package.name}
     for name in modules:
         if name != package.name:
-            rooms[room_of(name)] |= {room_of(t) for t in graph[name] if t != package.name} - {room_of(name)}
+            folders[folder_of(name)] |= {folder_of(t) for t in graph[name] if t != package.name} - {folder_of(name)}
     functions = [(name, *function) for name, tree in trees.items() for function in functions_of(tree)]
     long = [(name, function) for name, function, whole, _ in functions if whole > LONG_FUNCTION]
     kernels = sum(".kernels." in name or ".triton." in name for name, _ in long)
@@ -165,13 +165,13 @@ def measure(package: Path) -> list[tuple[str, object]]:
         (f"functions over {LONG_FUNCTION} lines", len(long)),
         ("  of those, in kernels", kernels),
         ("class names that exist twice", sum(count > 1 for count in names.values())),
-        ("rooms", len(rooms)),
-        ("floors", num_floors(rooms)),
-        ("arrows between rooms", sum(map(len, rooms.values()))),
+        ("folders", len(folders)),
+        ("levels", num_levels(folders)),
+        ("imports between folders", sum(map(len, folders.values()))),
         ("imports between files", sum(map(len, graph.values()))),
         ("import cycles of files", len(cycles(graph))),
         ("  with those for type checkers", len(cycles(typed))),
-        ("cycles of rooms", len(cycles(rooms))),
+        ("cycles of folders", len(cycles(folders))),
     ]
 
 

@@ -3,7 +3,8 @@
 tools/write_readme.py            writes all of them
 tools/write_readme.py --check    writes nothing; exits with 1 if one is out of date
 
-The table stands between two comments of README.md. Sphinx fills in the tables of docs/ itself (docs/results.py).
+The table stands between two comments of README.md, the ratio to torchmd-net in a sentence above. Sphinx fills in the
+tables of docs/ itself (docs/results.py).
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ columns:
   "upstream, ms": {by: [torchmd-net, matgl], value: ms, optional: true}
 """
 
+# How many times as fast as upstream.
+RATIO = re.compile(r"(The AceFF potentials run\s+)\S+ to \S+( times as fast as in torchmd-net)")
+RATIOS = "released {by: torchmdx, potential: [aceff-1.1, aceff-2.0], value: speedup, range: true, digits: 2}"
 # Of outer steps of 2 x 2 fs: two inner steps as long as the single steps of the second number.
 OUTER = "{system: water8000, fast: organic-1-fast, value: inner_2_ms, over: {value: single_ms}, digits: 2, times: %d}"
 SENTENCE = """\
-On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
+On one {}, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2 fs with hydrogens of 3 amu run
 24,000 atoms {} times as fast as single steps of 1 fs, and {} times as fast as single steps of 2 fs. They need a
 [fast model](docs/distill.md) of the potential.
 """
@@ -56,11 +60,15 @@ On an H200, [multiple time steps](docs/dynamics.md#multiple-time-steps) of 2 x 2
 def outdated() -> dict[Path, str]:
     """The new content of each file that is out of date. Raises ValueError if README.md has no place for the table."""
     text = README.read_text(encoding="utf-8")
-    if len(PLACE.findall(text)) != 1:
-        raise ValueError(f"README.md must have one place for the table, got {len(PLACE.findall(text))}")
+    for place, content in ((PLACE, "the table"), (RATIO, "the ratio to torchmd-net")):
+        if len(place.findall(text)) != 1:
+            raise ValueError(f"README.md must have one place for {content}, got {len(place.findall(text))}")
     table = re.sub(r" *\| *", "|", recorded.table("released", TABLE)).rstrip()
-    gains = [recorded.number(f"multiple_steps {OUTER % times}") for times in (2, 1)]
+    gains = [recorded.number("multiple_steps {environment: device}")]
+    gains += [recorded.number(f"multiple_steps {OUTER % times}") for times in (2, 1)]
     shown = f"\n{table}\n\n{SENTENCE.format(*gains)}\n"
+    ratio = recorded.number(RATIOS)
+    text = RATIO.sub(lambda found: f"{found[1]}{ratio}{found[2]}", text)
     new = {README: PLACE.sub(lambda found: shown, text)}
     new |= {IMAGES / name: draw(recorded.record(of)) for name, (of, draw) in PLOTS.items()}
     return {path: text for path, text in new.items() if path.read_text(encoding="utf-8") != text}

@@ -1,4 +1,4 @@
-"""The torch-sim front door: any potential as a model of torch-sim, which moves many structures at once."""
+"""The interface to torch-sim: any potential as a model of torch-sim, which moves many structures at once."""
 
 from __future__ import annotations
 

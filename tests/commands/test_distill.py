@@ -141,7 +141,7 @@ def test_a_run_looks_for_its_outputs_before_it_distils(tmp_path, monkeypatch, ca
     for ending in (".json", ".log"):
         (tmp_path / f"run{ending}").touch()
     assert main([*command, "--restart"]) == 2
-    assert "--restart goes on with the fast model of the run, " in capsys.readouterr().err
+    assert "--restart continues with the fast model of the run, " in capsys.readouterr().err
     if engine == "torchmdx":
         assert main([*command, "--platform", "CPU"]) == 2
         assert "--platform needs --engine openmm" in capsys.readouterr().err

@@ -14,5 +14,5 @@ def test_folder_of_torchmdnet(tmp_path, water):
         np.save(folder / f"forces_{k}.npy", forces[part])
     same(opened(tmp_path, folder), water)
     (folder / "forces_1.npy").unlink()
-    with pytest.raises(ValueError, match=r"as many files of each kind, got 2 of \*coord\*.npy.*1 of \*force\*.npy"):
+    with pytest.raises(ValueError, match=r"number of files of each kind, got 2 of \*coord\*.npy.*1 of \*force\*.npy"):
         opened(tmp_path, folder, overwrite=True)

@@ -213,7 +213,7 @@ def test_a_disagreement_stops_at_the_state_before_or_takes_small_steps(tiny, sys
     assert small.num_small_blocks == 0
     reached = small.run(3)
     assert small.num_small_blocks == 1
-    assert f"steps {3 * place - 2} to {3 * place} are taken with the full potential alone" in caplog.text
+    assert f"steps {3 * place - 2} to {3 * place} use the full potential alone" in caplog.text
     single = make(tiny, [system] * 2, integrator="langevin", temperature=600)
     single.restore(states[place - 1])
     assert_close(reached, single.run(3), rtol=1e-12, atol=1e-12)

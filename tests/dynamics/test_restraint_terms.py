@@ -109,7 +109,7 @@ def test_the_sum_of_energies_is_conserved(make_potential, ethanol):
         (Distance((0, 1), [1.0] * 3, 1.0), ValueError, "the reference of restraint 0 must be one number or 2"),
         (Distance((0, 1), 1.0, [1.0]), ValueError, "the stiffness of restraint 0 must be one number or 2"),
         (Position((0,), 1.0, np.zeros((3, 1, 3))), ValueError, "must be for one or 2 structures, got 3"),
-        ("torsion", TypeError, "restraints must be those of torchmdx.dynamics.restraints, got 'torsion'"),
+        ("torsion", TypeError, "restraints must be classes of torchmdx.dynamics.restraints, got 'torsion'"),
     ],
 )
 def test_restraints_that_do_not_fit_the_structures(positions, restraint, error, words):

@@ -70,7 +70,7 @@ def test_the_page_says_whether_the_run_converged(finished, data):
     )
     run = RunFolder(finished[0], Interrupts(), print)
     records = [RoundRecord(0)]
-    assert page_data(run, [{}], records, None)["summary"].endswith("the run goes on")
+    assert page_data(run, [{}], records, None)["summary"].endswith("the run continues")
     assert page_data(run, [{}], records, Ending(True, "so"))["summary"].endswith("converged: so")
 
 

@@ -26,7 +26,7 @@ def test_the_plan_has_the_numbers_of_the_run(tmp_path):
 
 
 def test_the_plan_of_a_run_that_has_begun_says_where_it_goes_on(finished):
-    assert plan(finished[0])[-1].endswith("goes on in round 002 after explore, label, select, train")
+    assert plan(finished[0])[-1].endswith("continues in round 002 after explore, label, select, train")
 
 
 def test_labels_of_other_calculators_are_not_measured(tmp_path):

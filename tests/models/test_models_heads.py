@@ -56,7 +56,7 @@ def test_names_and_potentials_that_do_not_fit_are_refused():
         HeadNames(("low", "high"), "low").index("scan", "file")
     with pytest.raises(ValueError, match="the name of a head must consist of letters, digits.* got 'a:b'"):
         MultiHead({"a:b": potential(0)}, "a:b")
-    with pytest.raises(ValueError, match="heads must have one configuration and the same priors, 'high' has others"):
+    with pytest.raises(ValueError, match="heads must have the same configuration and priors, 'high' differs"):
         MultiHead({"low": potential(0), "high": potential(1, num_head_layers=1)}, "low")
 
 

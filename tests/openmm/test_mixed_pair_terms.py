@@ -59,7 +59,7 @@ def test_an_alchemical_system(potential, atoms, annihilate, caplog) -> None:
     assert energy_and_forces(system, positions)[0] == pytest.approx(expected, rel=1e-6)
     with caplog.at_level(logging.INFO):
         assert beyond_the_potential(potential, system, topology, positions) == LEFT
-    assert "terms inside the ML region that are taken for 1-4 interactions" in caplog.text
+    assert "terms inside the ML region that are treated as 1-4 interactions" in caplog.text
     mixed = mix(system, topology, SOLUTE, potential, replace=())
     for value in (0.0, 0.5):  # the region no longer depends on λ
         parameters = {"lambda_sterics": value, "lambda_electrostatics": value}

@@ -128,7 +128,7 @@ def test_what_is_plain_from_the_numbers_is_said(capsys, tmp_path, potential_file
         (["nowhere.xyz"], "no data at 'nowhere.xyz'"),
         (["{store}", "--part", "test"], "--part test needs --split FILE"),
         (["{store}", "--split", "nowhere.npz"], "no split at 'nowhere.npz'"),
-        (["{store}", "{store}", "--split", "nowhere.npz"], "a split is of one store or of files that make one"),
+        (["{store}", "{store}", "--split", "nowhere.npz"], "a split belongs to one store, or to files that make one"),
         (["{store}", "--device", "tpu"], "device must be cpu or cuda, got 'tpu'"),
     ],
 )

@@ -62,7 +62,7 @@ def test_few_atoms_are_one_slab():
 
 
 def test_memory_must_be_that_of_a_gpu():
-    with pytest.raises(ValueError, match="max_memory is of a GPU, got a potential on the cpu"):
+    with pytest.raises(ValueError, match="max_memory needs a GPU, got a potential on the cpu"):
         checked_memory(10**9, torch.device("cpu"))
     with pytest.raises(ValueError, match="max_memory must be >= 1 byte, got -1"):
         checked_memory(-1, torch.device("cuda"))

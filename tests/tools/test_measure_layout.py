@@ -43,12 +43,12 @@ def test_a_package_is_measured(tool, tmp_path):
     assert found["functions"] == 3
     assert found["median lines of a function's body"] == 2
     assert found["functions over 60 lines"] == 1
-    assert (found["rooms"], found["floors"], found["arrows between rooms"]) == (3, 3, 3)
+    assert (found["folders"], found["levels"], found["imports between folders"]) == (3, 3, 3)
     assert found["import cycles of files"] == 0
     assert found["with those for type checkers"] == 1
-    assert found["cycles of rooms"] == 0
+    assert found["cycles of folders"] == 0
 
 
 def test_cycles_are_found(tool):
     assert tool.cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
-    assert tool.num_floors({"a": {"b"}, "b": {"a", "c"}, "c": set()}) == 2
+    assert tool.num_levels({"a": {"b"}, "b": {"a", "c"}, "c": set()}) == 2

@@ -1,4 +1,4 @@
-"""A loop of one's own: epochs one by one, values and losses that are added, runs that are left and resumed."""
+"""A custom loop: epochs one by one, values and losses that are added, runs that are left and resumed."""
 
 import made_up
 import pytest

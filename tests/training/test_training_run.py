@@ -293,7 +293,7 @@ def test_runs_with_different_settings_are_not_mixed(config, data, tmp_path, caps
     changes = ["--data.seed", "2", "--training.batch_size", "4", "--training.seed", "7", "--finetune.freeze", "[head]"]
     refused(several, "--resume", *changes)
     other = made_up.store(tmp_path / "other", 120, seed=9)
-    refused("is of other data than the store", "--resume", "--data.path", str(other.path))
+    refused("was made for other data than the store", "--resume", "--data.path", str(other.path))
     split = json.loads((tmp_path / "run" / "split.json").read_text())
     split["train"], split["test"] = split["train"][1:], [*split["test"], split["train"][0]]
     (tmp_path / "split.json").write_text(json.dumps(split))

@@ -1,4 +1,4 @@
-"""The ASE front door: any potential as an ASE calculator."""
+"""The interface to ASE: any potential as an ASE calculator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Potentials given to a front door, in memory or as files, one or several: loaded or copied for evaluation."""
+"""Potentials given to an interface, in memory or as files, one or several: loaded or copied for evaluation."""
 
 from __future__ import annotations
 

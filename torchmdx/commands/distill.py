@@ -215,7 +215,7 @@ def automatic(options: argparse.Namespace, interrupts: Interrupts) -> str | None
         print(f"fast model: {output}")
         return str(output)
     if options.restart:
-        raise FileNotFoundError(f"--restart goes on with the fast model of the run, {output}, which does not exist")
+        raise FileNotFoundError(f"--restart continues with the fast model of the run, {output}, which does not exist")
     print(f"fast model: torchmdx comes with none for this potential, and distils {output}")
     temperature = temperatures_of(options, options.temperature or DistillSettings.temperature).max()
     request = DistillSettings(temperature=float(temperature), seed=options.seed or 0)

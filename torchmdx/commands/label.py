@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         files, smiles = _sources(options, sampling)
         if options.dask is not None and options.workers is not None:
-            raise ValueError(f"--workers applies to own processes, not with --dask; got --workers {options.workers}")
+            raise ValueError(f"--workers can't be combined with --dask; got --workers {options.workers}")
         workers = choice.num_workers or usable_cores() if options.workers is None else options.workers
         crew = Crew(workers, options.timeout, sys.stderr, lambda: interrupts.received is not None, options.dask)
         summary = label(

@@ -65,5 +65,5 @@ def _whole(values: NDArray[np.generic]) -> NDArray[np.int64]:
         raise ValueError(f"indices must be whole numbers, got {values.dtype}")
     numbers = values.astype(np.float64)
     if not (np.abs(numbers) < 2.0**53).all() or not (numbers == np.round(numbers)).all():
-        raise ValueError("indices must be whole numbers, got others")
+        raise ValueError("indices must be whole numbers, got other values")
     return values.reshape(-1).astype(np.int64)

@@ -179,7 +179,7 @@ def read_split(path: str | Path, store: Store) -> Split:
     if kind != FORMAT:
         raise ValueError(f"{str(path)!r} is not a split: its format must be {FORMAT!r}, got {kind!r}")
     if digest != store.digest:
-        raise ValueError(f"the split {str(path)!r} is of other data than the store {str(store.path)!r}")
+        raise ValueError(f"the split {str(path)!r} was made for other data than the store {str(store.path)!r}")
     everything = np.concatenate(list(splits.values()))
     outside = len(everything) and (everything.min() < 0 or everything.max() >= len(store))
     if len(np.unique(everything)) != len(everything) or outside:

@@ -30,7 +30,7 @@ def read(path: Path, keys: Keys) -> Blocks:
     if not files["positions"] or not labels:
         raise ValueError(f"{str(path)!r} must have coordinates, embeddings, and energies or forces, got {there}")
     if any(len(files[name]) != len(files["positions"]) for name in ("atomic_numbers", *labels)):
-        raise ValueError(f"{str(path)!r} must have as many files of each kind, got {there}")
+        raise ValueError(f"{str(path)!r} must have the same number of files of each kind, got {there}")
     first = 0
     for number in range(len(files["positions"])):
         arrays = {name: mapped(files[name][number]) for name in ("positions", "atomic_numbers", *labels)}

@@ -188,7 +188,7 @@ class Repairs:
         """Replaces the steps at which the potentials disagree by such with the full potential alone."""
         assert self.blocks is not None
         first, last = self._reached() + 1, self._reached() + self.motion.inner
-        log.warning("steps %d to %d are taken with the full potential alone", first, last)
+        log.warning("steps %d to %d use the full potential alone", first, last)
         for _ in range(MOST_ROUNDS):
             self.state.control[1] = 0
             self.step.unsettled, self._small_end = True, last

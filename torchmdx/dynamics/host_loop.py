@@ -143,7 +143,7 @@ class HostLoop:
         if self._agrees(state, state.step):
             reached = self._block(state, self._scaling(kick_forces(state.forces, state.fast_forces, motion.inner)))
         if reached is None or not self._agrees(reached, number):
-            log.warning("steps %d to %d are taken with the full potential alone", state.step + 1, number)
+            log.warning("steps %d to %d use the full potential alone", state.step + 1, number)
             reached, scale = state, self._scaling(state.forces)
             for _ in range(motion.inner):
                 reached, scale = self._moved(reached, scale, self._evaluated), None

@@ -59,7 +59,7 @@ class RestraintTerms:
         rows: list[tuple[Any, ...]] = []
         for number, restraint in enumerate(restraints):
             if not isinstance(restraint, Restraint):
-                raise TypeError(f"restraints must be those of torchmdx.dynamics.restraints, got {restraint!r}")
+                raise TypeError(f"restraints must be classes of torchmdx.dynamics.restraints, got {restraint!r}")
             rows += _rows(restraint, f"restraint {number}", particles, positions)
         rows.sort(key=lambda row: row[-1])  # stable
         columns = list(zip(*rows, strict=True)) if rows else [()] * 6

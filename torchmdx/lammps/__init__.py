@@ -1,4 +1,4 @@
-"""Front door: LAMMPS, with the box divided among processes and GPUs. The pair style is a plugin; see docs/lammps.md."""
+"""The interface to LAMMPS, with the box divided among processes and GPUs. The pair style is a plugin; see docs/lammps.md."""
 
 from typing import TYPE_CHECKING
 

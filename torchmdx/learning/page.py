@@ -62,7 +62,7 @@ def page_data(
 def _state(last: RoundRecord, ending: Ending | None) -> str:
     done = f"{counted(last.number, 'round')}, {counted(last.labels, 'label')}, {number(last.hours)} h"
     if ending is None:
-        return f"{done}; the run goes on"
+        return f"{done}; the run continues"
     return f"{done}; {'converged' if ending.converged else 'not converged'}: {ending.reason}"
 
 

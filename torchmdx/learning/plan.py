@@ -94,7 +94,7 @@ def _done(folder: Path) -> str:
     if not rounds:
         return ", new"
     done = [path.name for path in rounds[-1].iterdir() if (path / DONE).exists()]
-    return f", goes on in {rounds[-1].name.replace('-', ' ')} after {', '.join(sorted(done)) or 'no stage'}"
+    return f", continues in {rounds[-1].name.replace('-', ' ')} after {', '.join(sorted(done)) or 'no stage'}"
 
 
 def _seconds_of_dynamics(run: RunFolder, systems: list[System], batches: list[list[Replica]]) -> float:

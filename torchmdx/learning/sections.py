@@ -64,7 +64,7 @@ class ExploreSection(Section):
     steps: Count = Field(default=2000, description="steps of each replica in a round")
     timestep: Positive = Field(default=0.5, description="fs")
     friction: Positive = Field(default=10.0, description="of the Langevin thermostat, 1/ps")
-    every: Count = Field(default=10, description="steps between frames, at which the uncertainty is looked at")
+    every: Count = Field(default=10, description="steps between frames, at which the uncertainty is checked")
     begin: Literal["start", "labelled"] = Field(
         default="start",
         description="start: replicas begin at the starting structures; labelled: at frames drawn from those labelled",
@@ -75,7 +75,7 @@ class ExploreSection(Section):
     )
     over: Literal["end", "branch"] = Field(
         default="end",
-        description="over the threshold: end, or branch (go on from the last frame below half the threshold with "
+        description="over the threshold: end, or branch (continue from the last frame below half the threshold with "
         "other velocities)",
     )
     branches: Count = Field(default=3, description="branch: how often a replica does so before it ends")
@@ -93,7 +93,7 @@ class ExploreSection(Section):
         "null: this process runs one after another",
     )
     save_every: NotNegative = Field(
-        default=60.0, description="s between states from which a killed exploration goes on"
+        default=60.0, description="s between states from which a killed exploration continues"
     )
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class SelectSection(Section):
     least: NotNegative = Field(default=0.0, description="uncertainty below which frames are not labelled")
     most: Positive | None = Field(
         default=None,
-        description="uncertainty above which frames are taken for broken ones; null: 10 times the threshold",
+        description="uncertainty above which frames are discarded as broken; null: 10 times the threshold",
     )
     closest: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.6, description="frames with atoms nearer than this part of the sum of covalent radii are left out"

@@ -76,8 +76,9 @@ class StageFolder:
         for name, digest in done["outputs"].items():
             if not (self.folder / name).is_file() or sha256(self.folder / name) != digest:
                 raise ValueError(
-                    f"{str(self.folder / name)!r} must be as its stage wrote it, with SHA-256 {digest[:12]}..., and is "
-                    f"not: restore it, or remove the folder {str(self.folder)!r} and those of later stages"
+                    f"{str(self.folder / name)!r} must be as its stage wrote it, with SHA-256 {digest[:12]}..., but "
+                    f"was changed or removed: restore it, or remove the folder {str(self.folder)!r} and those of later "
+                    "stages"
                 )
         found: dict[str, Any] = done["result"]
         return found | {"seconds": done["seconds"]}

@@ -1,6 +1,6 @@
 """How a potential treats the Coulomb energy of periodic systems, and the same potential with another treatment.
 
-Every door with `coulomb_cutoff`, `coulomb` and `coulomb_accuracy` passes them to `with_coulomb_cutoff`.
+Every interface with `coulomb_cutoff`, `coulomb` and `coulomb_accuracy` passes them to `with_coulomb_cutoff`.
 """
 
 from __future__ import annotations

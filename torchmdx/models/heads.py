@@ -83,7 +83,7 @@ class MultiHead(Potential):
         first = potentials[0]
         for name, other in heads.items():
             if (other.config, other.prior_configs) != (first.config, first.prior_configs):
-                raise ValueError(f"heads must have one configuration and the same priors, {name!r} has others")
+                raise ValueError(f"heads must have the same configuration and priors, {name!r} differs")
         super().__init__(first.config, first.prior_configs, network=first.network)
         self.heads = HeadNames(tuple(heads), default)
         self.cards = [potential.card for potential in potentials]

@@ -1,4 +1,4 @@
-"""The OpenMM front door: potentials as forces of an openmm.System.
+"""The interface to OpenMM: potentials as forces of an openmm.System.
 
 Example::
 

@@ -81,7 +81,7 @@ def are_force_fields(
         return False
     elif force.is_smaller(plain) or not _are_most(pairs | _of_allies(force, others), exceptions, partners):
         _refuse(force, pairs)
-    log.info("%s has %d terms inside the ML region that are taken for 1-4 interactions", force.title, len(pairs))
+    log.info("%s has %d terms inside the ML region that are treated as 1-4 interactions", force.title, len(pairs))
     return True
 
 

@@ -144,7 +144,7 @@ def _pair_expression(force: openmm.NonbondedForce) -> str:
     if method != openmm.NonbondedForce.LJPME:
         return f"{coulomb}+{near}*{lennard_jones}"
     if force.getUseSwitchingFunction():  # OpenMM's platforms disagree on its effect with LJPME
-        raise ValueError("interpolate needs LJPME without a switching function, got one from switchDistance on")
+        raise ValueError("interpolate needs LJPME without a switching function, got a force with a switchDistance")
     dispersion_width = _width(force.getLJPMEParameters, force, cutoff)
     beyond = f"dispersion*{_reciprocal('r', dispersion_width)}"
     at_cutoff = f"dispersion*{_reciprocal(repr(cutoff), dispersion_width)}"

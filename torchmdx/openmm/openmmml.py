@@ -1,4 +1,4 @@
-"""Front door: openmm-ml's potential "torchmdx", through its entry points.
+"""The interface to openmm-ml: its potential "torchmdx", through its entry points.
 
 Example::
 

@@ -55,7 +55,7 @@ class Sources:
         if len(files) == 1 and Store.is_store(files[0]):
             store = Store.open(files[0])
         elif any(Store.is_store(file) for file in files):
-            raise ValueError(f"a split is of one store or of files that make one, got {', '.join(files)}")
+            raise ValueError(f"a split belongs to one store, or to files that make one, got {', '.join(files)}")
         else:
             store = self._converted(files)
         indices = read_split(split, store)

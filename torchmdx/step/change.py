@@ -85,11 +85,11 @@ def gave_up(step: StepState) -> bool:
     Then the engine takes several launches after the next `settle`, or other slabs.
     """
     if left_slabs(step.engine):
-        log.info("neighbours have moved too many slabs apart: atoms are divided anew")
+        log.info("neighbours have moved too many slabs apart: slabs are chosen again")
         return True
     if not (isinstance(step.engine, GpuEngine | GpuPriorEngine) and step.engine.gave_up()):
         return False
-    log.warning("other work kept one launch from running as a whole: from now on it is several launches")
+    log.warning("other work kept the blocks of one launch from running together: several launches are used from now on")
     return True
 
 
@@ -115,7 +115,7 @@ def grow(step: StepState, needed: int) -> None:
     if needed <= before and not sums_fit(step.engine, step.ordered):
         step.search.renew()
         forget_sums(step.engine)
-        log.info("the cell has outgrown the vectors of an Ewald sum: others are chosen")
+        log.info("the cell has outgrown the vectors of an Ewald sum: new ones are chosen")
     else:
         step.search.grow()
         log.info("neighbour list needed %d edges, had %d: grown to %d", needed, before, step.search.capacity)

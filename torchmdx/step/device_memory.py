@@ -45,7 +45,7 @@ def checked_memory(most: int | None, device: torch.device) -> int | None:
     if isinstance(most, bool) or not most > 0 or most != most or int(most) < 1:
         raise ValueError(f"max_memory must be >= 1 byte, got {most}")
     if device.type != "cuda":
-        raise ValueError(f"max_memory is of a GPU, got a potential on the {device}")
+        raise ValueError(f"max_memory needs a GPU, got a potential on the {device}")
     return int(most)
 
 

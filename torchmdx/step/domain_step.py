@@ -286,4 +286,4 @@ def _require_atoms(
     if count and not (numbers.min() >= 1 and numbers.max() <= LAST_ELEMENT):
         raise ValueError(f"atomic numbers must be from 1 to {LAST_ELEMENT}, got {numbers.min()} to {numbers.max()}")
     if (hops[:num_owned] != 0).any() or (hops[num_owned:] < 1).any() or (np.diff(hops) < 0).any():
-        raise ValueError("hops must be ascending, 0 for owned atoms and at least 1 for ghosts, got others")
+        raise ValueError("hops must be ascending, 0 for owned atoms and at least 1 for ghosts, got other values")

@@ -169,14 +169,14 @@ def _trainer(config: Config, directory: Path, resume: bool, group: Group, device
 
 @contextmanager
 def open_trainer(config: Config, resume: bool = False) -> Iterator[Trainer]:
-    """A Trainer with the data, the potential and the directory of a configuration, for a loop of one's own.
+    """A Trainer with the data, the potential and the directory of a configuration, for a custom loop.
 
     Raises what `train` raises, and ValueError for several devices or an ensemble.
     """
     training = config.training
     if training.devices * training.nodes * training.ensemble > 1 or launched():
         raise ValueError(
-            "a loop of one's own trains one potential in one process, got devices x nodes x ensemble = "
+            "a custom loop trains one potential in one process, got devices x nodes x ensemble = "
             f"{training.devices * training.nodes * training.ensemble}"
         )
     require_directory(config, resume)

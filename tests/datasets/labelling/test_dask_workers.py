@@ -228,7 +228,7 @@ def test_workers_of_two_kinds_are_refused(tmp_path, monkeypatch, capsys):
     toys.write_frames("a.xyz", 1)
     line = ["label", "a.xyz", "-o", "out.xyz", "--calculator", "lj", "--workers", "2", "--dask", "tcp://localhost:1"]
     assert cli.main(line) == 2
-    assert "--workers applies to own processes, not with --dask; got --workers 2" in capsys.readouterr().err
+    assert "--workers can't be combined with --dask; got --workers 2" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ class Dft(Calculator):
         electrons = protons - self.charge
         if electrons < max(1, self.multiplicity - 1):
             raise ValueError(
-                f"DFT needs at least one electron, and as many as are unpaired; got {electrons} electrons (charge "
+                f"DFT needs at least one electron, and all unpaired ones; got {electrons} electrons (charge "
                 f"{self.charge}) with multiplicity {self.multiplicity}"
             )
         if structure.pbc.any():

@@ -39,7 +39,7 @@ def require_same_atoms(first: Atoms, last: Atoms, charge: float | None = None) -
             f"{last.cell.cellpar().round(4).tolist()}, pbc {last.pbc.tolist()}"
         )
     if last.constraints and not np.array_equal(free_coordinates(first), free_coordinates(last)):
-        raise ValueError("both ends must have the same fixed atoms, or the last end none, got others")
+        raise ValueError("both ends must have the same fixed atoms, or the last end none; got different ones")
     charges = [charge_of(atoms, charge)[0] for atoms in (first, last)]
     if charges[0] != charges[1]:
         raise ValueError(

@@ -51,7 +51,7 @@ def stress(subject: Subject) -> float:
     found, wanted = subject.run(batch).stress, subject.oracle(batch).stress
     assert wanted is not None
     if found is None:
-        raise ValueError("stress must be given where it is asked for, got None")
+        raise ValueError("stress must be returned when it is requested, got None")
     _require(bool(found[1].isnan().all()), f"the stress of a molecule must be NaN, got {found[1].tolist()}")
     return largest_difference(found[:1], wanted[:1]) / float(wanted[0].abs().max())
 

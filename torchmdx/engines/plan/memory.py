@@ -82,9 +82,9 @@ def why_not_slabs(config: TensorNetConfig, work: Workload) -> str | None:
     if not config.num_layers:
         return "slabs of atoms need a layer, got 0"
     if work.systems != 1:
-        return f"slabs of atoms are of one structure, got {work.systems}"
+        return f"slabs of atoms need one structure, got {work.systems}"
     if work.domain:
-        return "slabs of atoms are those of a whole structure, got a domain"
+        return "slabs of atoms need a whole structure, got a domain"
     if not work.ordered:
         return "slabs of atoms need atoms in their order"
     return None if work.forces else "slabs of atoms need buffers of the backward pass"
