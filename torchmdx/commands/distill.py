@@ -166,10 +166,9 @@ def examples(potential: Potential | Ensemble) -> tuple[list[System], list[str]]:
 def require_ready(options: argparse.Namespace) -> None:
     """Raises the errors of options and of existing outputs that the run itself would raise, before a distillation."""
     from torchmdx.dynamics.run.files import RunFiles
-    from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
+    from torchmdx.dynamics.run.settings import RunSettings
 
     settings = RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))
-    refuse_with_restart(options)
     if options.engine == "torchmdx":
         from torchmdx.dynamics.run.device_run import files_of
 

@@ -51,8 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
-    if options.engine == "openmm":
-        _refuse_others(options)
+    from torchmdx.dynamics.run.checks import require_consistent
+
+    require_consistent(options)
     if options.fast == "auto":
         from torchmdx.commands.distill import automatic, require_ready
 
@@ -68,21 +69,6 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     from torchmdx.commands.md_openmm import run as openmm_run
 
     return openmm_run.run(options, interrupts)
-
-
-def _refuse_others(options: argparse.Namespace) -> None:
-    """Raises ValueError for options that OpenMM does not have."""
-    names = (
-        *("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory"),
-        *("save_velocities", "relaxation", "max_force_difference", "small_steps"),
-    )
-    others = {name: getattr(options, name) for name in names}
-    for name, given in others.items():
-        if given is not None:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
-    if options.thermostat not in (None, "langevin"):
-        raise ValueError(f"--thermostat {options.thermostat} needs --engine torchmdx, got it with --engine openmm")
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from torchmdx.commands import md
 from torchmdx.dynamics.integrators import KINDS, Bussi, Integrator, Langevin, VelocityVerlet
-from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
+from torchmdx.dynamics.run.checks import require_consistent
+from torchmdx.dynamics.run.settings import RunSettings
 
 
 def settings(*given) -> RunSettings:
@@ -74,6 +75,6 @@ def test_what_does_not_fit_is_refused(given, words):
 @pytest.mark.parametrize("name", ["overwrite", "minimize", "velocities"])
 def test_a_restart_takes_no_options_of_the_start(name):
     given = [f"--{name}", *(["new"] if name == "velocities" else [])]
-    refuse_with_restart(parsed(*given))
+    require_consistent(parsed(*given))
     with pytest.raises(ValueError, match=f"--restart continues a run, got it with --{name}"):
-        refuse_with_restart(parsed("--restart", *given))
+        require_consistent(parsed("--restart", *given))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from torchmdx.commands.md_openmm.checkpoint import Checkpoint, write_checkpoint
-from torchmdx.commands.md_openmm.simulation import Simulation
+from torchmdx.commands.md_openmm.simulation import Simulation, SimulationError
 from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.run.outputs import RunOutputs, Shape
 from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
+SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 GOOD_SECONDS = 1.0  # between states kept in memory for a checkpoint after a failure
 DCD = TrajectoryFormat("dcd")
 
@@ -51,9 +53,34 @@ class Recorder:
         return recorder
 
     @property
-    def row(self) -> LogRow | None:
-        """The newest one."""
-        return self.outputs.rows[0] if self.outputs.rows else None
+    def step(self) -> int:
+        return self.simulation.current_step
+
+    def run(
+        self, num_steps: int, *, interrupted: Callable[[], bool], progress: Callable[[int, LogRow | None], None]
+    ) -> int:
+        """Takes this many steps, fewer if `interrupted` says so; returns the step reached, which is saved.
+
+        In short pieces, for signals and the progress line; their lengths do not affect the trajectory. After a failure
+        the last valid state is saved, and the error is raised. progress: called with the step and the newest row.
+        """
+        simulation, inner, step = self.simulation, self.simulation.settings.inner, self.step
+        piece, end = inner, step + num_steps
+        try:
+            while step < end and not interrupted():
+                progress(step, self.outputs.row)
+                target = min(self.outputs.schedule.next_stop(step), step + piece, end)
+                started = time.perf_counter()
+                simulation.step(target - step)
+                seconds = max(time.perf_counter() - started, 1e-9)
+                piece = max(inner, min(2 * piece, int(SECONDS_A_PIECE * (target - step) / seconds) // inner * inner))
+                step = target
+                self.record()
+            self.save_checkpoint()
+            progress(step, self._newest())
+        except SimulationError as error:
+            raise SimulationError(f"{error}{self.after_failure()}") from error
+        return step
 
     def record(self) -> None:
         """Writes what is due at the current step. Raises SimulationError, and writes nothing, for an invalid state."""
@@ -84,6 +111,11 @@ class Recorder:
 
     def close(self) -> None:
         self.outputs.close()
+
+    def _newest(self) -> LogRow:
+        """The values of the current step, which the log may lack."""
+        row = self.outputs.row
+        return row if row is not None and row.step == self.step else self.simulation.measure()
 
     def _frames(self) -> list[TrajectoryFrame]:
         return [TrajectoryFrame(*self.simulation.geometry())]

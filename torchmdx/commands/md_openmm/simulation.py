@@ -24,7 +24,7 @@ from torchmdx.openmm.add import add_potential
 from torchmdx.openmm.multiple_steps import add_difference, multiple_step_integrator
 from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
-from torchmdx.structures.system import Batch, System
+from torchmdx.structures.system import Batch
 from torchmdx.structures.units import KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps
@@ -223,16 +223,13 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
         system.addParticle(mass)
     if structure.cell is not None:
         system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
-    treatment: dict[str, Any] = dict(
-        transport=chosen.transport, max_force_spread=chosen.max_force_spread, spread_file=chosen.spread_file,
-        uncertainty=chosen.uncertainty, max_uncertainty=chosen.max_uncertainty,
-        coulomb_cutoff=chosen.coulomb_cutoff, coulomb=chosen.coulomb, coulomb_accuracy=chosen.coulomb_accuracy,
-    )  # fmt: skip
+    treatment: dict[str, Any] = dict(transport=chosen.transport, spread_file=chosen.spread_file)
+    treatment |= chosen.doubts | chosen.treatment
     force = add_potential(
         system,
         structure.topology,
         chosen.potential if fast is None else fast.model,
-        charge=structure.charge,
+        charge=structure.record.charge,
         precision=chosen.precision,
         device=chosen.device,
         skin=chosen.skin,
@@ -254,20 +251,18 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
 
 def particles_of(structure: Structure) -> Particles:
     """The atoms and their degrees of freedom: CMMotionRemover keeps the momentum that a thermostat changes."""
-    batch = Batch.of(System.create(structure.positions, structure.atomic_numbers))
-    return Particles.of(batch, structure.masses, structure.fixed, momentum_kept=True)
+    return Particles.of(Batch.of(structure.system), structure.masses, structure.fixed, momentum_kept=True)
 
 
 def make_integrator(settings: RunSettings, seed: int) -> openmm.Integrator:
-    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) for NVT. Raises ValueError for others."""
+    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) for NVT."""
     timestep, chosen, groups = settings.timestep / PICOSECOND, settings.integrator, (FAST_GROUP, SLOW_GROUP)
     given = (settings.timestep, settings.inner)
     if isinstance(chosen, VelocityVerlet):
         if settings.fast is not None:
             return multiple_step_integrator(*given, groups=groups)
         return openmm.VerletIntegrator(timestep)
-    if not isinstance(chosen, Langevin):
-        raise ValueError(f"--thermostat {chosen.name} needs --engine torchmdx, got it with --engine openmm")
+    assert isinstance(chosen, Langevin)  # others are refused with the options
     if settings.fast is not None:
         integrator = multiple_step_integrator(
             *given, temperature=settings.temperature, friction=chosen.friction, groups=groups

@@ -125,6 +125,11 @@ class RunOutputs:
             for number in logs:
                 self.logs[number].write(self.rows[number])
 
+    @property
+    def row(self) -> LogRow | None:
+        """The newest of the first structure."""
+        return self.rows[0] if self.rows else None
+
     def checkpoint_due(self, step: int) -> bool:
         every = self.schedule.checkpoint_every
         if every is not None:

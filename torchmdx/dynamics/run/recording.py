@@ -68,6 +68,10 @@ class Recording:
         self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
         self._restrained = dynamics.motion.restraints is not None
 
+    @property
+    def step(self) -> int:
+        return self.dynamics.num_steps
+
     @classmethod
     def begin(
         cls,
@@ -168,7 +172,7 @@ class Recording:
                 self._record(last)
                 if self.outputs.checkpoint_due(last.step):
                     self.save(last)
-                progress(last.step, self.outputs.rows[0] if self.outputs.rows else None)
+                progress(last.step, self.outputs.row)
                 if interrupted():
                     break
         except (StepError, ArithmeticError) as error:
