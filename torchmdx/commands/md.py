@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchmdx.commands.options import CHARGE_HELP, add_device, add_index, add_model_option
+from torchmdx.commands.options import add_charge, add_device, add_index, add_model_option, add_skin
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.runtime.optional_package import require_package
 from torchmdx.runtime.precisions import PRECISIONS, precision_option
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential and device")
     add_model_option(group, several=True)
-    group.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
+    add_charge(group)
     group.add_argument(
         "--engine",
         choices=ENGINES,
@@ -99,9 +99,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="how OpenMM and the network exchange positions and forces (default: auto, the fastest available)",
     )
-    group.add_argument(
-        "--skin", type=float, default=0.0, metavar="Å", help="distance added to the search radius, Å (default: 0)"
-    )
+    add_skin(group)
     group.add_argument(
         "--audit-every",
         type=int,

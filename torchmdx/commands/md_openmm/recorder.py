@@ -10,7 +10,7 @@ from torchmdx.commands.md_openmm.checkpoint import Checkpoint, write_checkpoint
 from torchmdx.commands.md_openmm.simulation import Simulation, SimulationError
 from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run.files import RunFiles
-from torchmdx.dynamics.run.outputs import RunOutputs, Shape
+from torchmdx.dynamics.run.outputs import RunOutputs
 from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
@@ -35,7 +35,7 @@ class Recorder:
         files.remove()
         files.write_settings(settings)
         chosen, topology = simulation.settings, topology_of(simulation.structure.atomic_numbers)
-        given = ([shape_of(simulation)], chosen.schedule, chosen.timestep, DCD, [topology])
+        given = ([simulation.shape], chosen.schedule, chosen.timestep, DCD, [topology])
         recorder = cls(simulation, files, RunOutputs.create(files, *given))
         recorder.record()
         recorder.save_checkpoint()
@@ -46,7 +46,7 @@ class Recorder:
         """Opens the files of an earlier run, cut to the step of the simulation."""
         files.require_there()
         chosen, step = simulation.settings, simulation.current_step
-        given = ([shape_of(simulation)], chosen.schedule, chosen.timestep, DCD, step)
+        given = ([simulation.shape], chosen.schedule, chosen.timestep, DCD, step)
         recorder = cls(simulation, files, RunOutputs.reopen(files, *given))
         recorder._keep(simulation.checkpoint())
         recorder.saved_step = step
@@ -123,9 +123,3 @@ class Recorder:
     def _keep(self, checkpoint: Checkpoint) -> Checkpoint:
         self.good, self._good_clock = checkpoint, time.monotonic()
         return checkpoint
-
-
-def shape_of(simulation: Simulation) -> Shape:
-    """What the files of a simulation hold."""
-    structure = simulation.structure
-    return Shape(structure.num_atoms, structure.cell is not None, simulation.log_columns)

@@ -12,7 +12,7 @@ import numpy as np
 import openmm
 from numpy.typing import NDArray
 
-from torchmdx.commands.md_openmm.checkpoint import read_checkpoint
+from torchmdx.commands.md_openmm.checkpoint import read_checkpoint, restore
 from torchmdx.commands.md_openmm.recorder import Recorder
 from torchmdx.commands.md_openmm.simulation import Simulation
 from torchmdx.commands.md_openmm.structure import Structure, read, require_ensemble, write_structure
@@ -127,7 +127,7 @@ def _run(
 def _resume(simulation: Simulation, files: RunFiles) -> Recorder:
     exact, portable = files.restarts
     with naming(portable):
-        why = simulation.restore(*read_checkpoint(files))
+        why = restore(simulation.context, *read_checkpoint(files))
     if why is not None:
         print(f"restored from {portable} instead of {exact.name}: {why}")
     return Recorder.resume(simulation, files)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.restraints import read_restraints
+from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.runtime.devices import choose_device
 
@@ -38,6 +39,14 @@ def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str
         restraints=() if options.restraints is None else read_restraints(options.restraints),
         devices=devices,
     )
+
+
+def files_of(options: argparse.Namespace, temperature: float) -> RunFiles:
+    """The files that a run of the options writes, with either engine. temperature: K, where replicas have none."""
+    if options.engine == "openmm":
+        return RunFiles(options.output, engine=options.engine)
+    count, ending = len(temperatures_of(options, temperature)), trajectory_of(options).ending
+    return RunFiles(options.output, count, ending)
 
 
 def trajectory_of(options: argparse.Namespace) -> TrajectoryFormat:

@@ -17,8 +17,7 @@ from torchmdx.checkpoints.prepare import DTYPES, prepare_potential
 from torchmdx.dynamics.dynamics import Dynamics
 from torchmdx.dynamics.loops import MOST_STEPS, default_steps_per_replay
 from torchmdx.dynamics.run import stages
-from torchmdx.dynamics.run.device_options import features_of, temperatures_of, trajectory_of
-from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.dynamics.run.device_options import features_of, files_of, temperatures_of, trajectory_of
 from torchmdx.dynamics.run.motion import origin_of_velocities
 from torchmdx.dynamics.run.moving import MovingStructure, read, write_final
 from torchmdx.dynamics.run.recording import Recording
@@ -41,7 +40,8 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         interrupts: A signal before the first step ends the run there, with a restart file.
     """
     settings = RunSettings.from_options(options)
-    files, trajectory, temperatures = files_of(options, settings)
+    files, trajectory = files_of(options, settings.temperature), trajectory_of(options)
+    temperatures = temperatures_of(options, settings.temperature)
     with OutputLock(options.output) as lock:
         if not (options.restart or options.overwrite):
             files.require_new()
@@ -60,13 +60,6 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         status = stages.go(recording, settings, interrupts, restart=options.restart)
         _finish(options, recording, moving, settings, complete=status == 0)
         return status
-
-
-def files_of(options: argparse.Namespace, settings: RunSettings) -> tuple[RunFiles, TrajectoryFormat, Floats]:
-    """The files that a run of these options writes, the format of trajectories, and the temperatures of replicas, K."""
-    trajectory = trajectory_of(options)
-    temperatures = temperatures_of(options, settings.temperature)
-    return RunFiles(options.output, len(temperatures), trajectory.ending), trajectory, temperatures
 
 
 def _dynamics(

@@ -6,7 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from torchmdx.dynamics.log import Log, LogRow
 from torchmdx.dynamics.run.files import RunFiles
@@ -16,6 +18,11 @@ from torchmdx.dynamics.trajectory_formats import TrajectoryFile, TrajectoryForma
 
 CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless a number of steps is given
 MOST_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
+
+
+def is_unstable(temperature: Any, target: Any) -> Any:
+    """Whether atoms have flown apart: temperatures, also arrays, at those of the thermostat, K; also if NaN."""
+    return ~(np.asarray(temperature) <= np.maximum(MOST_TEMPERATURE, 10 * target))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torchmdx.dynamics.log import LogRow, columns_of
 from torchmdx.dynamics.orientation import tell_of_cells
 from torchmdx.dynamics.run.continuation import CELLS, settings_of
 from torchmdx.dynamics.run.files import RunFiles, allow_open_files
-from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE, OutputSchedule, RunOutputs, Shape, closing_after_errors
+from torchmdx.dynamics.run.outputs import OutputSchedule, RunOutputs, Shape, closing_after_errors, is_unstable
 from torchmdx.dynamics.run.recorded import atoms_of, frames_of, rows_of
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat, topology_of
@@ -245,8 +245,7 @@ class Recording:
             self.dynamics.restore(snapshot)
 
     def _require_stable(self, snapshot: Snapshot) -> None:
-        limit = np.maximum(MOST_TEMPERATURE, 10 * snapshot.temperatures)
-        bad = np.flatnonzero(~(snapshot.temperature <= limit))
+        bad = np.flatnonzero(is_unstable(snapshot.temperature, snapshot.temperatures))
         if len(bad):
             raise Unstable(
                 f"step {snapshot.step}: the run is unstable: structure {bad[0]} has a temperature of "
