@@ -16,14 +16,15 @@ from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
 SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 GOOD_SECONDS = 1.0  # between states kept in memory for a checkpoint after a failure
-DCD = TrajectoryFormat("dcd")
 
 
 class Recorder:
     """The outputs of a simulation; checkpoints only after frames and rows are on disk."""
 
-    def __init__(self, simulation: Simulation, files: RunFiles, outputs: RunOutputs) -> None:
-        self.simulation, self.files, self.outputs = simulation, files, outputs
+    def __init__(self, simulation: Simulation, files: RunFiles) -> None:
+        chosen = simulation.settings
+        self.simulation, self.files = simulation, files
+        self.outputs = RunOutputs(files, chosen.schedule, chosen.timestep, TrajectoryFormat("dcd"))
         self.good: Checkpoint | None = None
         self.saved_step: int | None = None  # of the checkpoint files
         self._good_clock = time.monotonic()
@@ -34,9 +35,8 @@ class Recorder:
         simulation.measure()  # raises before any file is changed
         files.remove()
         files.write_settings(settings)
-        chosen, topology = simulation.settings, topology_of(simulation.structure.atomic_numbers)
-        given = ([simulation.shape], chosen.schedule, chosen.timestep, DCD, [topology])
-        recorder = cls(simulation, files, RunOutputs.create(files, *given))
+        recorder = cls(simulation, files)
+        recorder.outputs.create([simulation.shape], [topology_of(simulation.structure.atomic_numbers)])
         recorder.record()
         recorder.save_checkpoint()
         return recorder
@@ -45,11 +45,10 @@ class Recorder:
     def resume(cls, simulation: Simulation, files: RunFiles) -> Recorder:
         """Opens the files of an earlier run, cut to the step of the simulation."""
         files.require_there()
-        chosen, step = simulation.settings, simulation.current_step
-        given = ([simulation.shape], chosen.schedule, chosen.timestep, DCD, step)
-        recorder = cls(simulation, files, RunOutputs.reopen(files, *given))
+        recorder = cls(simulation, files)
+        recorder.outputs.reopen([simulation.shape], recorder.step)
         recorder._keep(simulation.checkpoint())
-        recorder.saved_step = step
+        recorder.saved_step = recorder.step
         return recorder
 
     @property

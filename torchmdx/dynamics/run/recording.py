@@ -62,7 +62,7 @@ class Recording:
         self.files = RunFiles(prefix, count, trajectory.ending)
         allow_open_files(count)
         self._lock = OutputLock(prefix) if lock is None else None
-        self.outputs = RunOutputs([], [], schedule, dynamics.motion.timestep)  # until the files are open
+        self.outputs = RunOutputs(self.files, schedule, dynamics.motion.timestep, trajectory)
         self.saved_step: int | None = None
         self._pbc = np.asarray(dynamics.batch.pbc)
         self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
@@ -101,7 +101,7 @@ class Recording:
         if dynamics.num_steps:
             raise ValueError(f"a recording begins at step 0, got step {dynamics.num_steps}; resume continues one")
         recording = cls(dynamics, prefix, schedule, trajectory, lock)
-        files, motion = recording.files, dynamics.motion
+        files = recording.files
         with closing_after_errors(recording):
             if not overwrite:
                 files.require_new()
@@ -109,9 +109,8 @@ class Recording:
             files.remove()
             files.write_settings(recording._settings(settings))
             numbers = dynamics.batch.atomic_numbers.numpy()
-            topologies = [topology_of(numbers[own], names) for own in atoms_of(motion.particles)]
-            given = (recording._shapes(), schedule, motion.timestep, trajectory, topologies)
-            recording.outputs = RunOutputs.create(files, *given)
+            topologies = [topology_of(numbers[own], names) for own in atoms_of(dynamics.motion.particles)]
+            recording.outputs.create(recording._shapes(), topologies)
             recording._record(start)
             recording.save(start)
             tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name)
@@ -145,8 +144,7 @@ class Recording:
             not_written = files.require_settings(recording._settings(settings))
             files.require_there(files.restart)
             dynamics.restore(files.restart)
-            given = (recording._shapes(), schedule, dynamics.motion.timestep, trajectory, dynamics.num_steps)
-            recording.outputs = RunOutputs.reopen(files, *given)
+            recording.outputs.reopen(recording._shapes(), dynamics.num_steps)
             recording.saved_step = dynamics.num_steps
             tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name, CELLS in not_written)
         return recording

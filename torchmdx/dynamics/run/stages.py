@@ -17,7 +17,7 @@ from torchmdx.dynamics.log import LogRow, read_log
 from torchmdx.dynamics.run.checks import LARGEST_SEED
 from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.run.moving import MovingStructure
-from torchmdx.dynamics.run.outputs import RunOutputs
+from torchmdx.dynamics.run.outputs import RunOutputs, closing_after_errors
 from torchmdx.dynamics.run.plot import plot_log
 from torchmdx.dynamics.run.progress import SimulationProgress
 from torchmdx.dynamics.run.settings import RunSettings
@@ -115,22 +115,23 @@ def go(recording: Recorded, settings: RunSettings, interrupts: Interrupts, *, re
     def show(step: int, row: LogRow | None) -> None:
         progress.update(step, row, last=step == end or stopped())
 
-    try:
+    with closing_after_errors(recording):
         if step >= end:
             raise ValueError(f"--restart needs more steps than the {step} completed, got {end}")
         if restart:
             print(f"continuing from step {step:,}")
-        reached = recording.run(end - step, interrupted=stopped, progress=show)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(
-            f"step {recording.step:,}: {error.strerror or error}; when it can be, the same command with --restart "
-            f"continues from step {recording.saved_step or 0:,}"
-        ) from error
-    finally:
-        progress.finish()
-        recording.close()
+        try:
+            reached = recording.run(end - step, interrupted=stopped, progress=show)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"step {recording.step:,}: {error.strerror or error}; when it can be, the same command with --restart "
+                f"continues from step {recording.saved_step or 0:,}"
+            ) from error
+        finally:
+            progress.finish()
+    recording.close()
     return status_after(interrupts, reached, end)
 
 
