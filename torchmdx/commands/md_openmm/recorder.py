@@ -1,4 +1,4 @@
-"""Recorder: writes frames, log rows and checkpoints during a run in OpenMM."""
+"""Recorder: takes the steps of a run in OpenMM, and writes frames, log rows and checkpoints."""
 
 from __future__ import annotations
 
