@@ -29,6 +29,13 @@ def parsed(*given) -> argparse.Namespace:
     return parser.parse_args(["md", "a.xyz", "-o", "run", "--steps", "4", *map(str, given)])
 
 
+def read_for_openmm(file, **given):
+    """The structure of a file for OpenMM, with options of `torchmdx md` by their names in a Namespace."""
+    from torchmdx.commands.md_openmm.structure import read
+
+    return read(argparse.Namespace(**vars(parsed()) | {"file": file} | given))
+
+
 def rows(path) -> list[str]:
     """Lines of a log without the speed, which is not reproducible."""
     return [line.rsplit(",", 1)[0] for line in Path(path).read_text().splitlines()]

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.constraints import FixAtoms
+from md_runs import read_for_openmm as read
 from structures import DATA
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 from openmm import app, unit
 
-from torchmdx.commands.md_openmm.structure import read, write_structure
+from torchmdx.commands.md_openmm.structure import write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\

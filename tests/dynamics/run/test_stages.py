@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import ase.io
 import numpy as np
 import pytest
-from md_runs import md
+from md_runs import md, read_for_openmm
 
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.log import Log, LogRow, columns_of
@@ -155,9 +155,7 @@ def test_a_timestep_that_is_too_long_is_warned_of():
 
 def test_hydrogens_limit_the_timestep(ethanol_file):
     pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
-    from torchmdx.commands.md_openmm.structure import read
-
-    structure = read(ethanol_file)
+    structure = read_for_openmm(ethanol_file)
     assert stages.doubt_about_timestep(structure, 1.0) is None
     assert "3 fs is too long for hydrogens of 1.008 amu" in stages.doubt_about_timestep(structure, 3.0)
     said = "--timestep should be at most 1.25, or 1.7 times that with --hydrogen-mass 3"
@@ -173,7 +171,7 @@ def test_hydrogens_limit_the_timestep(ethanol_file):
     assert stages.doubt_about_timestep(heavy, 1.0, 5).endswith("outer steps should be at most 4.01 fs")
     salt = ase.io.read(ethanol_file)[:2]
     ase.io.write("carbon.xyz", salt, format="extxyz")
-    assert stages.doubt_about_timestep(read("carbon.xyz"), 5.0) is None
+    assert stages.doubt_about_timestep(read_for_openmm("carbon.xyz"), 5.0) is None
 
 
 @pytest.mark.filterwarnings("always")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchmdx.commands.md_openmm.checkpoint import read_checkpoint, restore
 from torchmdx.commands.md_openmm.recorder import Recorder
 from torchmdx.commands.md_openmm.simulation import Simulation
-from torchmdx.commands.md_openmm.structure import Structure, read, require_ensemble, write_structure
+from torchmdx.commands.md_openmm.structure import Structure, read, write_structure
 from torchmdx.dynamics.run import stages
 from torchmdx.dynamics.run.continuation import CELL, DECIMALS
 from torchmdx.dynamics.run.files import RunFiles
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         if not (options.restart or options.overwrite):
             files.require_new()
         before = files.read_settings() if options.restart else {}
-        structure = _read(options, settings)
+        structure = read(options)
         settings = stages.with_seed(settings, before)
         if options.restart:
             stored = bool(before.get(STORED, False))
@@ -50,19 +50,6 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
         if options.restart:
             files.require_settings(shared, {FIXED: NONE, STORED: False})
         return _run(options, structure, settings, files, shared, interrupts)
-
-
-def _read(options: argparse.Namespace, settings: RunSettings) -> Structure:
-    structure = read(
-        options.file,
-        index=options.index,
-        charge=options.charge,
-        vacuum=options.vacuum,
-        ignore_constraints=options.ignore_constraints,
-        hydrogen_mass=settings.hydrogen_mass,
-    )
-    require_ensemble(structure, settings.ensemble, options.file)
-    return structure
 
 
 def settings_of(structure: Structure, settings: RunSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from openmm import Vec3, app, unit
 
 from torchmdx.commands.md_openmm.orientation import Orientation, orientation_of
 from torchmdx.dynamics.run.motion import fixed_atoms, set_motion, stored_velocities, unread_velocities
-from torchmdx.dynamics.run.moving import MovingStructure, require_movable
-from torchmdx.structures.files import Record, pdb, read_record
+from torchmdx.dynamics.run.moving import MovingStructure, record_of, require_movable
+from torchmdx.structures.files import Record, pdb
 from torchmdx.structures.files.mmcif import is_mmcif
 from torchmdx.structures.files.read import CIF
 from torchmdx.structures.system import System
@@ -54,37 +55,22 @@ class Structure(MovingStructure):
         return [f"{atom.residue.name} {atom.residue.id} {atom.name}" for atom in self.topology.atoms()]
 
 
-def read(
-    path: str,
-    *,
-    index: str = "-1",
-    charge: float | None = None,
-    vacuum: bool = False,
-    ignore_constraints: bool = False,
-    hydrogen_mass: float | None = None,
-) -> Structure:
-    """The structure at an index of a file; PDB and mmCIF keep residues and chains.
-
-    Args:
-        charge: In e; None: as for `charge_of`.
-        vacuum: Ignore the box of the file.
-        ignore_constraints: Fix no atoms.
-        hydrogen_mass: amu, as for `with_heavy_hydrogens`.
+def read(options: argparse.Namespace) -> Structure:
+    """The structure of the options; PDB and mmCIF keep residues and chains.
 
     Raises:
-        FileNotFoundError: For files that are unreadable, empty, without elements, or periodic in only one or two
-            directions, and for constraints that cannot be kept.
+        FileNotFoundError: If there is no file.
         ValueError: For files that are unreadable, empty, without elements, or periodic in only one or two directions,
-            and for constraints that cannot be kept.
+            for constraints that cannot be kept, and for an ensemble that the structure does not fit.
     """
-    record = read_record(path, index, charge)
+    path, record = options.file, record_of(options)
     suffix = Path(path).suffix.lower()
     if suffix in (".pdb", ".ent"):
-        structure = _from_pdb(path, record, vacuum)
+        structure = _from_pdb(path, record)
     elif suffix in CIF and is_mmcif(Path(path).read_text(errors="replace")):
-        structure = _from_mmcif(path, record, vacuum)
+        structure = _from_mmcif(path, record)
     else:
-        structure = _from_ase(record, vacuum, ignore_constraints)
+        structure = _from_ase(record, options.ignore_constraints)
     if structure.cell is not None:
         volume = abs(float(np.linalg.det(structure.cell)))
         if volume < MIN_VOLUME_PER_ATOM * structure.num_atoms:
@@ -92,10 +78,11 @@ def read(
                 f"the box of {path!r} must have at least {MIN_VOLUME_PER_ATOM:g} Å³ per atom for its "
                 f"{structure.num_atoms} atoms, got {volume:.3g} Å³ in total; --vacuum ignores the box"
             )
-    return structure.with_hydrogens_of(hydrogen_mass)
+    _require_ensemble(structure, options.ensemble, path)
+    return structure.with_hydrogens_of(options.hydrogen_mass)
 
 
-def require_ensemble(structure: Structure, ensemble: str, file: str) -> None:
+def _require_ensemble(structure: Structure, ensemble: str, file: str) -> None:
     """Raises ValueError for a barostat without a box, or with fixed atoms, and if nothing can move."""
     if ensemble == "npt" and structure.cell is None:
         raise ValueError(f"--ensemble npt needs a periodic structure, got {file!r} without a box")
@@ -133,23 +120,23 @@ def write_structure(
         writer.writeFile(structure.topology, positions / NANOMETER * unit.nanometer, file, keepIds=True)
 
 
-def _from_pdb(path: str, record: Record, vacuum: bool) -> Structure:
+def _from_pdb(path: str, record: Record) -> Structure:
     text = pdb.without_alternates(Path(path).read_text(encoding="utf-8", errors="replace"))
     text, num_renamed = pdb.with_unique_names(text)  # OpenMM would drop atoms whose names repeat within a residue
     note = f"names of {num_renamed} atoms repeat within a residue; the final structure numbers them"
     with _naming_openmm(path):
         file = app.PDBFile(io.StringIO(text))
-    return _from_openmm(path, file, record, vacuum, ".pdb", (note,) * (num_renamed > 0))
+    return _from_openmm(path, file, record, ".pdb", (note,) * (num_renamed > 0))
 
 
-def _from_mmcif(path: str, record: Record, vacuum: bool) -> Structure:
+def _from_mmcif(path: str, record: Record) -> Structure:
     # Given a path, the reader leaves the file open when it fails.
     with _naming_openmm(path), open(path, encoding="utf-8") as text:
         file = app.PDBxFile(text)
-    return _from_openmm(path, file, record, vacuum, ".cif", ())
+    return _from_openmm(path, file, record, ".cif", ())
 
 
-def _from_openmm(path: str, file: Any, record: Record, vacuum: bool, suffix: str, notes: tuple[str, ...]) -> Structure:
+def _from_openmm(path: str, file: Any, record: Record, suffix: str, notes: tuple[str, ...]) -> Structure:
     """The record, with the residues and chains that OpenMM has read. Raises ValueError if OpenMM left out atoms."""
     topology, atoms = file.topology, record.atoms
     elements = [atom.element for atom in topology.atoms()]
@@ -161,7 +148,7 @@ def _from_openmm(path: str, file: Any, record: Record, vacuum: bool, suffix: str
             + "; convert the file to another format"
         )
     vectors = None
-    if vacuum or not atoms.pbc.any():
+    if not atoms.pbc.any():
         topology.setPeriodicBoxVectors(None)
     else:
         vectors = topology.getPeriodicBoxVectors()
@@ -185,10 +172,10 @@ def _naming_openmm(path: str) -> Iterator[None]:
         raise ValueError(f"OpenMM cannot read {path!r}: {type(error).__name__}: {error}") from error
 
 
-def _from_ase(record: Record, vacuum: bool, ignore_constraints: bool) -> Structure:
+def _from_ase(record: Record, ignore_constraints: bool) -> Structure:
     atoms = record.atoms
-    periodic = bool(atoms.pbc.all()) and not vacuum
-    if atoms.pbc.any() and not atoms.pbc.all() and not vacuum:
+    periodic = bool(atoms.pbc.all())
+    if atoms.pbc.any() and not periodic:
         raise ValueError(
             "OpenMM needs a structure that is periodic in all three directions or in none, "
             f"got pbc {atoms.pbc.tolist()}; --vacuum ignores the box"

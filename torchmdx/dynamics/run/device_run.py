@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     with OutputLock(options.output) as lock:
         if not (options.restart or options.overwrite):
             files.require_new()
-        moving = read(options, settings.hydrogen_mass)
+        moving = read(options)
         stored = stages.starts_with_stored(options, moving.velocities is not None, settings.ensemble)
         settings = stages.with_seed(settings, files.read_settings() if options.restart else {})
         stages.warn_of_timestep(moving, settings.timestep)  # `Dynamics` warns of outer steps

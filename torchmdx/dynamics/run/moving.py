@@ -70,18 +70,24 @@ def require_movable(structure: MovingStructure, file: str) -> None:
         )
 
 
-def read(options: argparse.Namespace, hydrogen_mass: float | None) -> MovingStructure:
-    """The structure of the options. hydrogen_mass: amu. Raises ValueError, also if nothing can move."""
+def record_of(options: argparse.Namespace) -> Record:
+    """The structure at an index of a file; without the box of the file, if the options say so."""
     record = read_record(options.file, options.index, options.charge)
-    atoms = record.atoms
     if options.vacuum:
-        atoms.pbc = False
-        atoms.cell = None
+        record.atoms.pbc = False
+        record.atoms.cell = None
+    return record
+
+
+def read(options: argparse.Namespace) -> MovingStructure:
+    """The structure of the options. Raises FileNotFoundError, and ValueError, also if nothing can move."""
+    record = record_of(options)
+    atoms = record.atoms
     fixed = fixed_atoms(atoms, ignore=options.ignore_constraints)
     masses, velocities = atoms.get_masses().astype(np.float64), stored_velocities(atoms)
     found = MovingStructure(record=record, masses=masses, fixed=fixed, velocities=velocities)
     require_movable(found, options.file)
-    return found.with_hydrogens_of(hydrogen_mass)
+    return found.with_hydrogens_of(options.hydrogen_mass)
 
 
 def write_final(path: Path, moving: MovingStructure, snapshot: Snapshot) -> None:
