@@ -117,6 +117,7 @@ def _resume(simulation: Simulation, files: RunFiles) -> Recorder:
         why = restore(simulation.context, *read_checkpoint(files))
     if why is not None:
         print(f"restored from {portable} instead of {exact.name}: {why}")
+    stages.require_more_steps(simulation.current_step, simulation.settings.num_steps)  # before files are cut
     return Recorder.resume(simulation, files)
 
 

@@ -66,7 +66,12 @@ class Recording:
         self.saved_step: int | None = None
         self._pbc = np.asarray(dynamics.batch.pbc)
         self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
-        self._restrained = dynamics.motion.restraints is not None
+        self._logged = dict(
+            ensemble=dynamics.is_ensemble,
+            uncertainty=dynamics.has_uncertainty,
+            restrained=dynamics.motion.restraints is not None,
+            exchange=dynamics.exchange is not None,
+        )
 
     @property
     def step(self) -> int:
@@ -214,28 +219,15 @@ class Recording:
         """What the files of each structure hold."""
         dynamics = self.dynamics
         counts, celled = np.diff(dynamics.motion.particles.starts).tolist(), dynamics.batch.pbc.any(1).tolist()
-        further = dict(
-            ensemble=dynamics.is_ensemble,
-            uncertainty=dynamics.has_uncertainty,
-            restrained=self._restrained,
-            barostat=dynamics.motion.barostat is not None,
-            exchange=dynamics.exchange is not None,
-        )
-        columns = [columns_of(periodic=periodic, **further) for periodic in self._periodic]
+        barostat = dynamics.motion.barostat is not None
+        columns = [columns_of(periodic=periodic, barostat=barostat, **self._logged) for periodic in self._periodic]
         return [Shape(*given) for given in zip(counts, celled, columns, strict=True)]
 
     def _record(self, snapshot: Snapshot) -> None:
-        self.outputs.record(snapshot.step, lambda: frames_of(snapshot, self._pbc), lambda: self._rows(snapshot))
+        def rows() -> list[LogRow]:
+            return rows_of(snapshot, self._periodic, **self._logged)
 
-    def _rows(self, snapshot: Snapshot) -> list[LogRow]:
-        return rows_of(
-            snapshot,
-            self._periodic,
-            exchange=self.dynamics.exchange is not None,
-            restrained=self._restrained,
-            ensemble=self.dynamics.is_ensemble,
-            uncertainty=self.dynamics.has_uncertainty,
-        )
+        self.outputs.record(snapshot.step, lambda: frames_of(snapshot, self._pbc), rows)
 
     def _go_back(self, snapshot: Snapshot) -> None:
         """Returns to the step of a snapshot: a GPU is ahead of what is recorded."""

@@ -85,6 +85,12 @@ def description(file: str, structure: MovingStructure, box: str, motion: str, se
     return lines
 
 
+def require_more_steps(done: int, wanted: int) -> None:
+    """Raises ValueError for a restart that has nothing to do."""
+    if done >= wanted:
+        raise ValueError(f"--restart needs more steps than the {done} completed, got {wanted}")
+
+
 class Recorded(Protocol):
     """A recording with either engine, at a step."""
 
@@ -116,8 +122,7 @@ def go(recording: Recorded, settings: RunSettings, interrupts: Interrupts, *, re
         progress.update(step, row, last=step == end or stopped())
 
     with closing_after_errors(recording):
-        if step >= end:
-            raise ValueError(f"--restart needs more steps than the {step} completed, got {end}")
+        require_more_steps(step, end)
         if restart:
             print(f"continuing from step {step:,}")
         try:
