@@ -209,15 +209,11 @@ class RunSettings:
 
 def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the directory of a training run."""
-    from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
-    from torchmdx.checkpoints.run_folder import whole_in
+    from torchmdx.checkpoints.locate import files_at, locate
 
-    if not given:
-        return (locate(),)
-    if len(given) == 1 and is_run_folder(given[0]):
-        folder, head = split_head(given[0])
-        return tuple(Path(str(with_head(file, head))) for file in whole_in(Path(str(folder))))
-    return tuple(locate(path) for path in given)
+    if given and len(given) > 1:
+        return tuple(locate(path) for path in given)
+    return files_at(given[0] if given else None)
 
 
 def _thermostat(options: argparse.Namespace) -> Integrator:
