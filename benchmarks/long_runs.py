@@ -81,6 +81,7 @@ class Frame:
 
 
 LIQUID, BOX, DIPEPTIDE = "liquid_water", "peptide_in_water", "dipeptide_in_water"
+WATER = Run("aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY)
 RUNS = {
     "peptide-nvt": Run("aceff-1.1", BOX, "nvt", 2.0, hydrogens=HEAVY),
     "peptide-nve": Run("aceff-1.1", BOX, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
@@ -88,13 +89,12 @@ RUNS = {
     "dipeptide-nve": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
     "dipeptide-nvt-openmm": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY, program="OpenMM"),
     "dipeptide-nve-openmm": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, program="OpenMM", settling=20.0),
-    "peptide-nvt-2.0": Run("aceff-2.0", BOX, "nvt", 2.0, hydrogens=HEAVY),
-    "peptide-nve-2.0": Run("aceff-2.0", BOX, "nve", 2.0, hydrogens=HEAVY),
-    "water-npt": Run("aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY),
-    "water-npt-1.1": Run("aceff-1.1", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY),
-    "water-npt-openmm": Run(
-        "aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, program="OpenMM", hydrogens=HEAVY
-    ),
+    "dipeptide-nvt-2.0": Run("aceff-2.0", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY),
+    "dipeptide-nve-2.0": Run("aceff-2.0", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
+    "water-npt": WATER,
+    "water-npt-1.1": replace(WATER, potential="aceff-1.1"),
+    "water-npt-openmm": replace(WATER, program="OpenMM"),
+    "water-npt-1.1-openmm": replace(WATER, potential="aceff-1.1", program="OpenMM"),
     "water-nve": Run("aceff-2.0", LIQUID, "nve", 2.0, hydrogens=HEAVY),
     "copper-npt": Run(MATPES, "Cu 108", "npt", 2.0, 7e-7, known=3.615),
     "copper-npt-openmm": Run(MATPES, "Cu 108", "npt", 2.0, known=3.615, program="OpenMM"),

@@ -96,12 +96,26 @@ def test_the_energy_of_a_nanosecond(monkeypatch, capsys):
     assert "energy is not measured: nvmlInit_v2" in capsys.readouterr().out
 
 
-def test_less_energy_than_the_peer_is_a_saving():
-    rows = [{"ms": 1.0, "J_per_ns": 50.0}, {"ms": 4.0, "J_per_ns": 300.0}, {"ms": 8.0, "J_per_ns": 200.0}]
+def test_less_energy_than_the_peer_is_a_saving(results):
+    rows = [{"by": "torchmdx", "mode": "graph", "ms": 1.0, "J_per_ns": 50.0}]
+    rows += [{"by": "torchmd-net", "mode": "eager", "ms": 4.0, "J_per_ns": 300.0}]
+    rows += [{"by": "torchmd-net", "mode": "graph", "ms": 8.0, "J_per_ns": 200.0}]
     case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"])
     printed = "Warp 1.19\n" + "\n".join(json.dumps(row) for row in rows)
-    (first, *_) = released.rows_from(case, in_turn.Ended(printed, "", ""))
+    (first, *_) = released.beside(released.rows_from(case, in_turn.Ended(printed, "", "")))
     assert (first["speedup"], first["saving"], first["kind"]) == (4.0, 4.0, "molecule")
+
+
+def test_a_run_without_the_peer_keeps_its_rows_of_this_device(results, monkeypatch):
+    head = {"potential": "organic-1", "system": "toluene"}
+    peers = [{**head, "by": "torchmd-net", "mode": mode, "ms": ms} for mode, ms in (("graph", 1e4), ("compile", 4e3))]
+    peers.append({**head, "by": "torchmd-net", "mode": "eager", "ms": 1.0, "device": "another"})
+    record.write("released", [{**head, "by": "torchmdx", "mode": "graph", "ms": 2.0, "speedup": 2e3}, *peers])
+    monkeypatch.setenv("BENCHMARK_COMMIT", "newer")
+    ours, *kept = run(monkeypatch, "--rows", "organic-1/toluene")["rows"]
+    assert kept == [{**row, "commit": "new"} for row in peers[:2]]
+    assert ours["speedup"] == pytest.approx(4e3 / ours["ms"], rel=0.01)
+    assert "commit" not in ours
 
 
 def test_the_mode_that_a_process_did_not_end_is_a_row_with_an_error():
