@@ -28,7 +28,7 @@ NAMES = {
 
 
 def compared(rows: list[Row]) -> list[tuple[str, float, float, str]]:
-    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system that has both.
+    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system with a `speedup`.
 
     Rows of another device than the record's are left out: the picture names one.
     """
@@ -39,7 +39,7 @@ def compared(rows: list[Row]) -> list[tuple[str, float, float, str]]:
     pairs = []
     for (potential, system), both in found.items():
         ours, others = ([row for row in both if (row["by"] == "torchmdx") == mine] for mine in (True, False))
-        if ours and others:
+        if ours and others and "speedup" in ours[0]:
             best = min(others, key=lambda row: float(row["ms"]))
             name = system.split()[0] if ours[0].get("kind") == "crystal" else NAMES.get(system, system)
             label = f"{NAMES.get(potential, potential)}, {name}, {ours[0]['atoms']:,}"
