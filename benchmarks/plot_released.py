@@ -28,7 +28,7 @@ NAMES = {
 
 
 def compared(rows: list[Row]) -> list[tuple[str, float, float, str]]:
-    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system that has both.
+    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system with a `speedup`.
 
     Rows of another device than the record's are left out: the picture names one. So are systems without a factor.
     """
