@@ -185,12 +185,12 @@ def main() -> None:
         return
     chosen = [name for name in options.rows.split(",") if name]
     found = list(cases(options.folder and Path(options.folder), chosen, options.programs.split(";")))
-    compared: dict[tuple[str, str], list[Row]] = defaultdict(list)  # rows that are compared with each other
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)  # rows that are compared with each other
     for row in record.current("released_dynamics"):
-        compared[row["potential"], row["system"]].append(row)
+        groups[row["potential"], row["system"]].append(row)
     for row in measured(found, options.seconds, options.compile_seconds, options.at_once):
         print(row, flush=True)
-        rows = compared[row["potential"], row["system"]]
+        rows = groups[row["potential"], row["system"]]
         rows[:] = [one for one in rows if one["program"] != row["program"]] + [row]
         record.update("released_dynamics", compared(rows), ("potential", "system", "program"))
 
