@@ -1,6 +1,6 @@
 """Times training steps of released potentials: torchmdx, its own network, and the programs they were released with.
 
-    python -m benchmarks.fine_tuning [FOLDER] [--peer] [--only crystals]
+    python -m benchmarks.fine_tuning [FOLDER] [--peer] [--only aceff-2.0]
 
 FOLDER (or $RELEASED_POTENTIALS) as for benchmarks.released. float32. ms: of a step, as in training.py. Labels are
 noise, which does not change the work.
@@ -150,14 +150,14 @@ def of_peer(name: str, make: Callable[[Path, int], Callable[[], Any]], path: Pat
 def rows_of(folder: Path, only: str, peer: bool) -> Iterator[tuple[str, Row]]:
     """Records and their rows."""
     path = released.find(folder, MATPES)
-    for size in BATCHES if isinstance(path, Path) and only != "molecules" else ():
+    for size in BATCHES if isinstance(path, Path) and only in ("", "crystals") else ():
         assert isinstance(path, Path)
         yield from (("fine_tuning", row) for row in of_crystals(path, size))
         if peer:
             yield "fine_tuning", of_peer("matgl", by_matgl, path, size, 40 * size)
     for name in ACEFF:
         path = released.find(folder, name)
-        for size in MOLECULES if isinstance(path, Path) and only != "crystals" else ():
+        for size in MOLECULES if isinstance(path, Path) and only in ("", "molecules", name) else ():
             assert isinstance(path, Path)
             yield "fine_tuning_molecules", of_molecules(path, name, size)
             if peer:
@@ -169,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=os.environ.get("RELEASED_POTENTIALS"))
     parser.add_argument("--peer", action="store_true", help="also time matgl and torchmd-net")
-    parser.add_argument("--only", default="", choices=["crystals", "molecules"], help="only these")
+    parser.add_argument("--only", default="", choices=["crystals", "molecules", *ACEFF], help="only these")
     options = parser.parse_args()
     for name, row in rows_of(Path(options.folder), options.only, options.peer):
         print(row, flush=True)

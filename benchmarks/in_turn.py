@@ -19,6 +19,7 @@ from typing import Any
 
 READY = "BENCHMARK_READY"  # the file that a process makes when it is set up
 POLL = 0.05  # s
+LATE = "did not end"
 
 
 def my_turn() -> None:
@@ -70,7 +71,7 @@ class _Started:
                 late = True
         self.kill()
         code = self.process.returncode
-        why = f"did not end in {seconds:g} s" if late else f"exit status {code}" if code else ""
+        why = f"{LATE} in {seconds:g} s" if late else f"exit status {code}" if code else ""
         return Ended(self.output.read_text(), self.errors.read_text(), why)
 
     def kill(self) -> None:

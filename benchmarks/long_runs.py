@@ -6,9 +6,10 @@ FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIA
 in rows that say so, by OpenMM with the potential added (Monte Carlo barostat). Each run starts from a relaxed
 structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps. The
 smaller box, alanine dipeptide in 200 molecules of water, was equilibrated by OpenMM.
-Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time. drift: slope
-of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were repeated with a longer list. A run ends
-after --seconds, unless --picoseconds are covered before; its row is written every REPORT seconds after 20 frames.
+Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time, whose means
+density_tenths has. drift: slope of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were
+repeated with a longer list. A run ends after --seconds, unless --picoseconds are covered before; its row is written
+every REPORT seconds after 20 frames.
 
 upstream_*: of crystals where matgl can be imported, its own results for FRAMES structures of the run: the mean pressure
 (without kinetic energy) less that of torchmdx, GPa, and the largest difference of a force, eV/Å.
@@ -81,6 +82,7 @@ class Frame:
 
 
 LIQUID, BOX, DIPEPTIDE = "liquid_water", "peptide_in_water", "dipeptide_in_water"
+WATER = Run("aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY)
 RUNS = {
     "peptide-nvt": Run("aceff-1.1", BOX, "nvt", 2.0, hydrogens=HEAVY),
     "peptide-nve": Run("aceff-1.1", BOX, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
@@ -88,14 +90,12 @@ RUNS = {
     "dipeptide-nve": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
     "dipeptide-nvt-openmm": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY, program="OpenMM"),
     "dipeptide-nve-openmm": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, program="OpenMM", settling=20.0),
-    "peptide-nvt-2.0": Run("aceff-2.0", BOX, "nvt", 2.0, hydrogens=HEAVY),
-    "peptide-nve-2.0": Run("aceff-2.0", BOX, "nve", 2.0, hydrogens=HEAVY),
-    "water-npt": Run("aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY),
-    "water-npt-1.1": Run("aceff-1.1", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY),
-    "water-npt-openmm": Run(
-        "aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, program="OpenMM", hydrogens=HEAVY
-    ),
-    "water-nve": Run("aceff-2.0", LIQUID, "nve", 2.0, hydrogens=HEAVY),
+    "dipeptide-nvt-2.0": Run("aceff-2.0", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY),
+    "dipeptide-nve-2.0": Run("aceff-2.0", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
+    "water-npt": WATER,
+    "water-npt-1.1": replace(WATER, potential="aceff-1.1"),
+    "water-npt-openmm": replace(WATER, program="OpenMM"),
+    "water-npt-1.1-openmm": replace(WATER, potential="aceff-1.1", program="OpenMM"),
     "copper-npt": Run(MATPES, "Cu 108", "npt", 2.0, 7e-7, known=3.615),
     "copper-npt-openmm": Run(MATPES, "Cu 108", "npt", 2.0, known=3.615, program="OpenMM"),
     "salt-npt": Run(MATPES, "NaCl 216", "npt", 2.0, 4e-6, known=5.640),
@@ -115,9 +115,14 @@ def structure(name: str) -> ase.Atoms:
     return released.structure(name)
 
 
+def tenths(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of blocks of time."""
+    return values[: len(values) // BLOCKS * BLOCKS].reshape(BLOCKS, -1).mean(1)
+
+
 def mean(values: NDArray[np.float64]) -> tuple[float, float]:
     """With the standard error, from blocks of time."""
-    blocks = values[: len(values) // BLOCKS * BLOCKS].reshape(BLOCKS, -1).mean(1)
+    blocks = tenths(values)
     return float(blocks.mean()), float(blocks.std(ddof=1) / BLOCKS**0.5)
 
 
@@ -269,7 +274,8 @@ def results(run: Run, atoms: ase.Atoms, frames: list[Frame]) -> Row:
     if run.ensemble == "npt":
         volumes = np.array([frame.volume for frame in frames])
         if run.system == LIQUID:
-            row |= rounded("density_g_cm3", atoms.get_masses().sum() * GRAMS / volumes, 4)
+            densities = atoms.get_masses().sum() * GRAMS / volumes
+            row |= rounded("density_g_cm3", densities, 4) | dict(density_tenths=tenths(densities).round(4).tolist())
         else:
             row |= rounded("lattice_constant_A", (volumes / 27) ** (1 / 3), 4)
         row |= dict(experiment=run.known)

@@ -5,9 +5,10 @@
 FOLDER (or $RELEASED_POTENTIALS) has the files and folders of POTENTIALS, also in folders within; organic-1 comes with
 torchmdx. float32: energy and forces, for crystals also stress. Each row, a potential and a system, runs in a process of
 its own: they set up side by side and are timed one after the other (benchmarks/in_turn.py), for at most --seconds each;
-what it measured by then is kept. released.json is written after each row. Rows of earlier runs stay in the record until
-they are measured again, with their commit and device; --resume skips those of this commit and device. Systems whose
-name ends in a distance have Coulomb energies with a reaction field beyond it; torchmd-net has no others of a box.
+what it measured by then is kept. released.json is written after each row. Rows of earlier runs, and of modes of the
+peer on the same device, stay in the record until they are measured again, with their commit and device; --resume skips
+those of this commit and device. Systems whose name ends in a distance have Coulomb energies with a reaction field
+beyond it; torchmd-net has no others of a box.
 
 --peer: torchmd-net (AceFF) in the modes eager, graph and compile, or matgl (crystals) in eager and compile, or in those
 that are named, if it can be imported. A mode that fails is a row with an error.
@@ -55,6 +56,7 @@ POTENTIALS = {
     "aceff-2.0": (*STRUCTURES, *CUTOFFS),
     "TensorNet-MatPES-PBE-v2025.1-PES": tuple(CRYSTALS),
 }
+SYSTEM_KEYS = ("potential", "system")
 MOST_NEIGHBORS = 64  # of torchmd-net's neighbour lists
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -255,7 +257,7 @@ def measure(cases: Sequence[Case], seconds: float, at_once: int | None) -> Itera
 
 
 def rows_from(case: Case, ended: in_turn.Ended) -> list[Row]:
-    """What a process printed, with a row for the error that it ended with, and factors to the peer."""
+    """What a process printed, with a row for the error that it ended with."""
     head = {"potential": case.potential, "system": case.system, "kind": kind(case.system)}
     rows: list[Row] = [{**head, **row} for row in in_turn.rows(ended)]
     if ended.why:
@@ -264,7 +266,24 @@ def rows_from(case: Case, ended: in_turn.Ended) -> list[Row]:
         modes = [("torchmdx", "graph"), *((peer_of(case.system)[0], mode) for mode in case.modes)]
         for by, mode in modes[len(rows) :][:1]:
             rows.append({**head, "by": by, "mode": mode, "atoms": len(structure(case.system)), "error": ended.why})
-    for name, key in (("speedup", "ms"), ("saving", "J_per_ns")):
+    return rows
+
+
+def beside(rows: list[Row]) -> list[Row]:
+    """With the recorded rows of the peer's modes that this run did not measure, and factors to its fastest mode.
+
+    Only rows of the same device are kept; they name the commit that they were measured with. Without factors if a mode
+    did not end, which might be the fastest.
+    """
+    found, here = record.read("released"), record.environment()
+    measured = {(row["by"], row["mode"]) for row in rows}
+    for row in found["rows"]:
+        commit, device = (row.get(key, found["environment"].get(key)) for key in ("commit", "device"))
+        other = row["by"] != "torchmdx" and (row["by"], row["mode"]) not in measured and device == here["device"]
+        if other and all(row[key] == rows[0][key] for key in SYSTEM_KEYS):
+            rows.append({**row, **({"commit": commit} if commit != here["commit"] else {})})
+    unknown = any(row.get("error", "").startswith(in_turn.LATE) for row in rows[1:])
+    for name, key in (("speedup", "ms"), ("saving", "J_per_ns")) if not unknown else ():
         peers = [row[key] for row in rows[1:] if key in row]
         if peers and key in rows[0]:
             rows[0][name] = round(min(peers) / rows[0][key], 2)
@@ -310,7 +329,7 @@ def main() -> None:
     if chosen:
         cases.sort(key=lambda case: min(k for k, name in enumerate(chosen) if name in names_of(case)))
     for rows in measure(cases, options.seconds, options.at_once):
-        record.update("released", rows, ("potential", "system"))
+        record.update("released", beside(rows), SYSTEM_KEYS)
     return None
 
 

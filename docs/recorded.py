@@ -202,11 +202,12 @@ def is_kept(name: str, labels: list[str], part: Row, cells: list[Cell]) -> bool:
 
 
 def marked(labels: list[str], cells: list[Cell]) -> list[str]:
-    """The labels of a row, marked if its values were recorded with another commit or device than the others."""
+    """The labels of a row, marked if its values, or some of them, have another commit or device than the record."""
     sources = [source for each in cells for source in each.sources]
     other = dict.fromkeys(f"commit {row['commit']}" for row in sources if "commit" in row)
     other |= dict.fromkeys(device_of(row) for row in sources if "device" in row)
-    return [f"{labels[0]} ({', '.join(other)})", *labels[1:]] if other else labels
+    part = "" if all({"commit", "device"} & set(row) for row in sources) else "in part "
+    return [f"{labels[0]} ({part}{', '.join(other)})", *labels[1:]] if other else labels
 
 
 def caption(name: str) -> str:

@@ -121,6 +121,12 @@ def test_rows_of_another_commit_or_device_are_marked(records):
     assert "\n| 1 | 1.00 |\n| 2 (commit old, Old GPU) | 1.00 |\n" in made
 
 
+def test_a_row_of_which_a_part_is_older_says_so(records):
+    records("one", {"by": "a", "atoms": 1, "ms": 1.0}, {"by": "b", "atoms": 1, "ms": 2.0, "commit": "old"})
+    made = recorded.table("one", "rows: [atoms]\ncolumns: {a: {by: a, value: ms}, b: {by: b, value: ms}}")
+    assert "\n| 1 (in part commit old) | 1.00 | 2.00 |\n" in made
+
+
 def test_of_several_rows_the_fastest_counts(records):
     records("one", OURS, *THEIRS)
     assert cell({"record": "one", "by": "other", "value": "mode"}).text == "b"
@@ -215,14 +221,15 @@ def test_the_plot_of_released_potentials_shows_systems_with_both_sides():
     head = {"potential": "aceff-1.1", "system": "dhfr", "atoms": 2489}
     crystal = {"potential": "TensorNet-MatPES-PBE-v2025.1-PES", "system": "Fe 54", "kind": "crystal", "atoms": 54}
     rows = [
-        {**head, "by": "torchmdx", "ms": 0.5},
+        {**head, "by": "torchmdx", "ms": 0.5, "speedup": 16.0},
         {**head, "by": "torchmd-net", "mode": "graph", "ms": 8.0},
         {**head, "by": "torchmd-net", "mode": "eager", "ms": 20.0},
         {**head, "system": "toluene", "by": "torchmdx", "ms": 0.1},
-        {**head, "system": "toluene", "by": "torchmd-net", "error": "did not end in 1 s"},
-        {**head, "system": "chignolin", "by": "torchmdx", "ms": 0.2, "device": "NVIDIA H200"},
+        {**head, "system": "toluene", "by": "torchmd-net", "mode": "graph", "ms": 900.0},
+        {**head, "system": "toluene", "by": "torchmd-net", "mode": "compile", "error": "did not end in 1 s"},
+        {**head, "system": "chignolin", "by": "torchmdx", "ms": 0.2, "speedup": 10.0, "device": "NVIDIA H200"},
         {**head, "system": "chignolin", "by": "torchmd-net", "ms": 2.0, "device": "NVIDIA H200"},
-        {**crystal, "by": "torchmdx", "ms": 0.1},
+        {**crystal, "by": "torchmdx", "ms": 0.1, "speedup": 400.0},
         {**crystal, "by": "matgl", "mode": "eager", "ms": 40.0},
     ]
     assert plot_released.compared(rows) == [

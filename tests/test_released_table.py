@@ -96,12 +96,26 @@ def test_the_energy_of_a_nanosecond(monkeypatch, capsys):
     assert "energy is not measured: nvmlInit_v2" in capsys.readouterr().out
 
 
-def test_less_energy_than_the_peer_is_a_saving():
-    rows = [{"ms": 1.0, "J_per_ns": 50.0}, {"ms": 4.0, "J_per_ns": 300.0}, {"ms": 8.0, "J_per_ns": 200.0}]
+def test_less_energy_than_the_peer_is_a_saving(results):
+    rows = [{"by": "torchmdx", "mode": "graph", "ms": 1.0, "J_per_ns": 50.0}]
+    rows += [{"by": "torchmd-net", "mode": "eager", "ms": 4.0, "J_per_ns": 300.0}]
+    rows += [{"by": "torchmd-net", "mode": "graph", "ms": 8.0, "J_per_ns": 200.0}]
     case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["eager", "graph"])
     printed = "Warp 1.19\n" + "\n".join(json.dumps(row) for row in rows)
-    (first, *_) = released.rows_from(case, in_turn.Ended(printed, "", ""))
+    (first, *_) = released.beside(released.rows_from(case, in_turn.Ended(printed, "", "")))
     assert (first["speedup"], first["saving"], first["kind"]) == (4.0, 4.0, "molecule")
+
+
+def test_a_run_without_the_peer_keeps_its_rows_of_this_device(results, monkeypatch):
+    head = {"potential": "organic-1", "system": "toluene"}
+    peers = [{**head, "by": "torchmd-net", "mode": mode, "ms": ms} for mode, ms in (("graph", 1e4), ("compile", 4e3))]
+    peers.append({**head, "by": "torchmd-net", "mode": "eager", "ms": 1.0, "device": "another"})
+    record.write("released", [{**head, "by": "torchmdx", "mode": "graph", "ms": 2.0, "speedup": 2e3}, *peers])
+    monkeypatch.setenv("BENCHMARK_COMMIT", "newer")
+    ours, *kept = run(monkeypatch, "--rows", "organic-1/toluene")["rows"]
+    assert kept == [{**row, "commit": "new"} for row in peers[:2]]
+    assert ours["speedup"] == pytest.approx(4e3 / ours["ms"], rel=0.01)
+    assert "commit" not in ours
 
 
 def test_the_mode_that_a_process_did_not_end_is_a_row_with_an_error():
@@ -109,6 +123,15 @@ def test_the_mode_that_a_process_did_not_end_is_a_row_with_an_error():
     ended = in_turn.Ended('{"by": "torchmdx", "ms": 1.0}\n', "", "did not end in 5 s")
     (_, row) = released.rows_from(case, ended)
     assert (row["by"], row["mode"], row["error"]) == ("torchmd-net", "eager", "did not end in 5 s")
+
+
+def test_no_factor_to_a_peer_of_which_a_mode_did_not_end(results):
+    rows = [{"by": "torchmdx", "mode": "graph", "ms": 1.0}, {"by": "torchmd-net", "mode": "graph", "ms": 4.0}]
+    case = released.Case("aceff-1.1", "a.ckpt", "toluene", ["graph", "compile"])
+    printed = "\n".join(json.dumps(row) for row in rows)
+    for why, factor in (("did not end in 5 s", None), ("exit status -11", 4.0)):
+        (first, *_) = released.beside(released.rows_from(case, in_turn.Ended(printed, "", why)))
+        assert first.get("speedup") == factor
 
 
 @pytest.mark.parametrize(
@@ -219,7 +242,7 @@ def test_a_long_run_tells_what_it_has_covered(monkeypatch):
     """Rows before the end, of all frames so far; the time of the last frame, not what was asked for."""
     from dataclasses import replace
 
-    run = replace(long_runs.RUNS["water-nve"], settling=0.0, hydrogens=None)
+    run = replace(long_runs.RUNS["dipeptide-nve-2.0"], settling=0.0, hydrogens=None)
     clock = iter(range(0, 10_000, 10))
 
     def frames(*_):
@@ -235,9 +258,20 @@ def test_a_long_run_tells_what_it_has_covered(monkeypatch):
     assert (rows[-1]["temperature"], rows[-1]["hydrogens_amu"]) == (300.0, None)
 
 
+def test_a_density_is_shown_for_each_tenth_of_a_run():
+    """Whether it has settled."""
+    atoms = long_runs.structure(long_runs.LIQUID)
+    volumes = atoms.get_volume() * np.linspace(1.0, 0.9, 40)
+    frames = [long_runs.Frame(float(k), 0.0, 300.0, v, None, None, 0) for k, v in enumerate(volumes)]
+    row = long_runs.results(long_runs.RUNS["water-npt"], atoms, frames)
+    assert len(row["density_tenths"]) == 10
+    assert np.mean(row["density_tenths"]) == pytest.approx(row["density_g_cm3"], abs=1e-4)
+    assert row["density_tenths"][0] < 1.01 < 1.09 < row["density_tenths"][-1]
+
+
 @pytest.mark.parametrize("covered", [0, 1, 19])
 def test_a_long_run_of_few_frames_has_no_result(results, monkeypatch, capsys, covered):
-    row = dict(run="water-nve", drift_ev_atom_ps=1e-6)
+    row = dict(run="dipeptide-nve", drift_ev_atom_ps=1e-6)
     record.update("long_runs", [row], ("run",))
 
     def frames(*_):
@@ -247,7 +281,7 @@ def test_a_long_run_of_few_frames_has_no_result(results, monkeypatch, capsys, co
     monkeypatch.setattr(long_runs, "by_dynamics", frames)
     monkeypatch.setattr(long_runs, "start_of", lambda *_: released.toluene())
     monkeypatch.setattr(released, "find", lambda *_: "organic-1")
-    monkeypatch.setattr("sys.argv", ["long_runs", "--rows", "water-nve,copper-npt"])
+    monkeypatch.setattr("sys.argv", ["long_runs", "--rows", "dipeptide-nve,copper-npt"])
     long_runs.main()
     told = f"'error': 'no result: errors need at least 20 frames, got {covered}; run longer'}}"
     assert capsys.readouterr().out.count(told) == 2

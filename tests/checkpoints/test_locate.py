@@ -157,6 +157,7 @@ def test_frames_and_rows_name_the_potential(folder, capsys):
         ("mace-off23-medium", MOLECULES),
         ("ani2x", MOLECULES),
         ("AIMNet2", MOLECULES),
+        ("aceff-3", "aceff-2.0"),
     ],
 )
 def test_names_of_other_packages_get_a_potential_for_the_same_structures(name, ours):

@@ -57,6 +57,16 @@ def test_what_is_known_comes_before_the_error(mirror, capsys):
     assert "downloading 'aceff-1.0' needs huggingface_hub" in err
 
 
+def test_the_list_of_potentials_names_copies_in_a_mirror(mirror, monkeypatch, capsys):
+    monkeypatch.setattr("torchmdx.commands.info._version", lambda name: None if name == "huggingface_hub" else "1")
+    cli.main(["info"])
+    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if " aceff-" in line}
+    assert lines["aceff-2.0"].startswith("  ok ")
+    assert f"in the mirror {mirror}; licence: Apache 2.0" in lines["aceff-2.0"]
+    assert lines["aceff-1.0"].startswith("  -- ")
+    assert lines["aceff-1.0"].endswith("needs pip install 'torchmdx[hub]'")
+
+
 def test_a_file_of_that_name_is_no_release(mirror, data, capsys):
     shutil.copy(data / "tensornet.ckpt", mirror / "aceff-2.0")
     assert cli.main(["info", "aceff-2.0"]) == 0

@@ -187,7 +187,7 @@ def _names_like(name: str) -> str:
     )
 
 
-MATERIALS, MOLECULES = "TensorNet-PES-MatPES-PBE-2025.2", "organic-1"
+MATERIALS, MOLECULES, IONS = "TensorNet-PES-MatPES-PBE-2025.2", "organic-1", "aceff-2.0"
 # Beginnings of names in lower case. The longest that fits decides.
 FAMILIES = {
     MATERIALS: (
@@ -196,11 +196,12 @@ FAMILIES = {
         "alignn", "allegro", "nequip", "matpes", "pet-mad", "fairchem", "dpa",
     ),
     MOLECULES: (
-        "mace-off", "mace-omol", "mace-polar", "ani", "aimnet", "aceff", "orb-v3-conservative-omol", "so3lr", "fennix",
+        "mace-off", "mace-omol", "mace-polar", "ani", "aimnet", "orb-v3-conservative-omol", "so3lr", "fennix",
         "xtb", "gfn",
     ),
+    IONS: ("aceff",),
 }  # fmt: skip
-KINDS = {MATERIALS: "crystals and surfaces", MOLECULES: "molecules"}
+KINDS = {MATERIALS: "crystals and surfaces", MOLECULES: "molecules", IONS: "molecules, charged ones too"}
 
 
 def like(name: str) -> str | None:

@@ -165,7 +165,7 @@ def one_launch_state() -> tuple[bool, str] | None:
 
 def _potentials() -> list[tuple[str, bool, str]]:
     """Name, availability and a one-line description of each potential."""
-    from torchmdx.checkpoints.hub import RELEASES
+    from torchmdx.checkpoints.hub import RELEASES, copy_in_mirror
     from torchmdx.checkpoints.save_load import load_one
     from torchmdx.models.model_card import symbols
 
@@ -179,13 +179,10 @@ def _potentials() -> list[tuple[str, bool, str]]:
     remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
     for name, release in RELEASES.items():
         about = f"{release.description}; " if release.description else ""
-        rows.append(
-            (
-                name,
-                not remedy,
-                f"{about}downloaded on first use from {release.page}; licence: {release.licence}{remedy}",
-            )
-        )
+        copied = copy_in_mirror(name, release)
+        found = f"downloaded on first use from {release.page}" if copied is None else f"in the mirror {copied.folder}"
+        note = f"{about}{found}; licence: {release.licence}{remedy if copied is None else ''}"
+        rows.append((name, copied is not None or not remedy, note))
     return rows
 
 

@@ -5,7 +5,8 @@ registers of a program, and bytes that a thread spills.
     python compile_kernels.py CAPABILITY --first CASE/OF ...  # of each only the first kernel that no other has
 
 Triton's launches are replaced: they compile for the capability (80, 90, ...) and run nothing. Networks have 128
-channels, or those of the environment variable CHANNELS; the most that kernels serve are 256.
+channels, or those of the environment variable CHANNELS; the most that kernels serve are 256. CHARGES: likewise, sets of
+charges of a TensorNet2 (16).
 """
 
 import os
@@ -176,6 +177,8 @@ def chain(network, atoms):
         options = dict(head="gated", num_head_layers=2, readout_activation=False, charge_factor=False)
         network, settings = "tensornet", settings | options
     priors = network == "tensornet2" or atoms == "priors"
+    if kind is FastTensorNet2:
+        settings["num_charges"] = int(os.environ.get("CHARGES", "16"))
     if network == "headed":
         network, settings = "tensornet", settings | dict(num_head_layers=2)
     if network == "charged":

@@ -134,3 +134,23 @@ def test_a_tensornet2_of_any_options_agrees_with_the_exact_model(make_potential,
     cut = settings.pop("cut")
     made = make_potential(model="tensornet2", cutoff=3.2, num_radial=4, **settings)
     assert_exact(made, cut, batch_of(crystal) if cut == "few" else batch_of(cation, crystal))
+
+
+WIDE = [
+    dict(num_channels=channels, num_layers=1, num_radial=4, cutoff=3.2, **more)
+    for channels, more in [
+        (100, dict(head="gated")),
+        (256, dict(num_head_layers=1)),
+        (100, dict(model="tensornet2", num_charges=8)),
+        (256, dict(model="tensornet2", num_charges=64, num_head_layers=1)),
+    ]
+]
+
+
+@needs_kernels
+@pytest.mark.nightly
+@pytest.mark.parametrize("cut", ["few", "coarse"])
+@pytest.mark.parametrize("settings", WIDE, ids=named)
+def test_networks_of_many_channels_agree_with_the_exact_model(make_potential, settings, cut, crystal):
+    """Of 256, the most that kernels serve, and of a number that is no power of two."""
+    assert_exact(make_potential(**settings), cut, batch_of(crystal))
