@@ -206,6 +206,7 @@ def test_regions_beside_each_other(potential) -> None:
     assert_same(none, energy_and_forces(mm_system(topology), positions), 1e-8)
 
 
+@pytest.mark.nightly
 def test_energy_is_conserved() -> None:
     """In single precision, as by default: a trained potential, the cut between it and the force field."""
     topology, positions = selected(SOLUTE)

@@ -71,6 +71,7 @@ def test_a_potential_that_sums_over_images_has_them_by_default(summing, potentia
     assert energies["short", None] == energies["short", False] != energies["short", True]
 
 
+@pytest.mark.nightly
 def test_interpolation_and_difference(summing) -> None:
     """λ interpolates between the force field and the mixed system; a difference adds up to the mixed system."""
     system, topology, positions = made("PME")

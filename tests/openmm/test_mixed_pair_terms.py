@@ -181,6 +181,7 @@ def test_every_force_field_of_openmm(make_potential, name) -> None:
         assert beyond_the_potential(potential, system, topology, positions, round(total)) == LEFT, names
 
 
+@pytest.mark.nightly
 def test_charmm_interpolated(potential) -> None:
     system, topology, positions = built(app.ForceField("charmm36.xml"), ("ALAD",))
     assert force_of(system, "CustomBondForce").getName() == "LennardJones14"
