@@ -67,11 +67,14 @@ NO_WIRES = "coulomb-ewald"
 NEEDS_DISPERSION = ("d3", "everything")
 # One for each network and for each prior, where every kind would say the same again.
 FEW = ("tensornet", "tensornet2", "everything")
-# What differs from others in one respect: nightly where a test goes through all kinds. `everything` has every prior.
+# Nightly where a test goes through all kinds: what differs from another kind in one respect, or is part of another one.
+# `everything` has all priors, and the network of `tensornet2`.
 VARIANTS = (
     "tensornet-SO(3)",
+    "tensornet-gated",
     "tensornet-target",
     "qet-target",
+    "tensornet2",
     "tensornet2-SO(3)",
     "coulomb",
     "coulomb-cut",

@@ -287,6 +287,7 @@ def test_workers_of_labelling_need_no_torch():
     assert not loaded & LATE_FOR_HELP
 
 
+@pytest.mark.nightly
 def test_modules_of_the_package_are_attributes():
     check = "assert torchmdx.structures.units.HARTREE > 27 and torchmdx.models.potential.Potential"
     modules_after("import torchmdx", check)

@@ -55,6 +55,7 @@ def test_a_file_gets_it_in_place(folder, capsys):
     assert torchmdx.load("model.safetensors").uncertainty.num_calibration == 10
 
 
+@pytest.mark.nightly
 def test_a_split_and_calibration_frames_are_taken(folder):
     convert(["frames.xyz"], "data.store", log=lambda line: None)
     store = Store.open("data.store")

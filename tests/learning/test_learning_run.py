@@ -161,6 +161,7 @@ def test_two_runs_in_one_folder_are_refused(finished):
         learn(config, say=lambda text: None)
 
 
+@pytest.mark.nightly
 def test_changed_files_are_refused(place):
     config = settings(place)
     assert learn(config, say=lambda text: None) == 0

@@ -201,6 +201,7 @@ def test_kcal_on_request(tmp_path, other, store, report):
     assert "Configuration" not in page.text
 
 
+@pytest.mark.nightly
 def test_stress_and_labels_that_are_missing(tmp_path, other, potential, crystal, cation):
     frames = frames_of([crystal, cation, crystal], potential)
     frames.energy[:] = np.nan

@@ -131,6 +131,7 @@ def test_a_stopped_training_of_heads_is_resumed_to_the_bit(world, tmp_path):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.nightly
 def test_fine_tuning_replays_one_head_and_begins_from_heads_of_the_checkpoint(world, tmp_path, capsys):
     values = values_of(world)
     values["data"]["heads"] = {"new": str(world / "high")}

@@ -244,6 +244,7 @@ def test_errors_independent_of_data_are_raised_before_conversion(tmp_path, monke
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_it_stops_when_validation_does_not_improve(config, tmp_path):
     changes = ["--training.epochs", "50", "--training.stop_after", "2", "--optimizer.learning_rate", "1e-12"]
     assert run(config, tmp_path / "run", *changes, "--optimizer.ema_decay", "0") == 0

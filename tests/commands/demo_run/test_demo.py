@@ -92,6 +92,7 @@ def test_a_seed_gives_the_same_run_whatever_its_length(command, no_report, tmp_p
     assert not np.allclose(first[1], other[1], atol=1e-2)
 
 
+@pytest.mark.nightly
 def test_the_molecule_stays_where_it_was(command, no_report, tmp_path):
     """The thermostat moves it: by some 0.2 Å in this time."""
     assert cli.main(command) == 0
@@ -105,6 +106,7 @@ def test_the_molecule_stays_where_it_was(command, no_report, tmp_path):
     assert np.abs(centres - centres[0]).max() < 1e-4
 
 
+@pytest.mark.nightly
 def test_the_log_has_the_temperature_of_the_thermostat(command, no_report, tmp_path, monkeypatch):
     """Velocities amid two steps, which are those before and after a kick on average."""
     states = []

@@ -140,7 +140,7 @@ def test_every_network_and_prior(make_kind, engine, kind):
     assert_passes("stress", engine, make_kind(kind, torch.float32))
 
 
-@pytest.mark.nightly_for("exact", "float64")
+@pytest.mark.nightly_for("pairs", "exact", "float64")
 @pytest.mark.parametrize("options", OPTIONS, ids=as_text)
 @pytest.mark.parametrize("engine", engines())
 def test_every_option(make_potential, engine, options):

@@ -101,7 +101,7 @@ def test_python_and_the_kernel_agree_on_sizes(library, weights):
     assert edge_maps.pack_forward(weights.middle_parts, weights.last_parts)[0].numel() * 2 == edge_maps.STAGE
 
 
-@pytest.mark.nightly_for("300-2")
+@pytest.mark.nightly_for("5-2", "300-2")
 @pytest.mark.parametrize(("count", "clusters"), [(300, 1), (300, 2), (5, 2)])
 def test_emulated_maps_agree_with_float64_and_leave_other_rows_alone(library, weights, count, clusters):
     z1, g3, row_ptr = rows_of(count, spare=40)
@@ -205,6 +205,7 @@ def test_few_atoms_with_emulated_maps_agree_with_the_exact_model(library, make_p
     assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()
 
 
+@pytest.mark.nightly_for("maps_forward", "maps_forward_with_slopes", "maps_backward")
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("name", edge_maps.CALLED)

@@ -51,6 +51,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.nightly_for("700")
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("capacity", [None, 700])
