@@ -14,7 +14,7 @@ from ase import Atoms
 from ase.build import molecule
 from documents.blocks import summary
 from emulated import Emulator
-from interpreter import FOLDERS, INTERPRETED
+from interpreter import INTERPRETED, collected
 from model_kinds import KINDS, NO_WIRES, kinds
 from nightly import mark_nightly, outside
 from quick_interpreter import quicken
@@ -48,11 +48,10 @@ def pytest_configure(config) -> None:
 
 
 def pytest_ignore_collect(collection_path, config) -> bool | None:
-    """Only the folders that have tests marked so, for `-m "interpreter ..."`."""
+    """Only the files that have tests marked so, for `-m "interpreter ..."`."""
     if not config.option.markexpr.startswith("interpreter") or not collection_path.is_relative_to(TESTS):
         return None
-    parts = collection_path.relative_to(TESTS).parts
-    return True if parts and parts[0] not in FOLDERS else None
+    return True if collection_path not in collected() else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -69,8 +68,8 @@ def pytest_collection_modifyitems(config, items) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for item in items:
         if item.get_closest_marker("interpreter"):
-            if item.path.relative_to(TESTS).parts[0] not in FOLDERS:
-                raise pytest.UsageError(f"add the folder of {item.nodeid}, marked interpreter, to interpreter.FOLDERS")
+            if item.path not in collected():
+                raise pytest.UsageError(f"the file of {item.nodeid} must import needs_kernels, or say mark.interpreter")
             if not INTERPRETED:
                 item.add_marker(pytest.mark.skip(reason="needs TRITON_INTERPRET=1 (make interpreter)"))
             elif not has_triton:

@@ -67,6 +67,22 @@ NO_WIRES = "coulomb-ewald"
 NEEDS_DISPERSION = ("d3", "everything")
 # One for each network and for each prior, where every kind would say the same again.
 FEW = ("tensornet", "tensornet2", "everything")
+# Nightly where a test goes through all kinds: what differs from another kind in one respect, or is part of another one.
+# `everything` has all priors, and the network of `tensornet2`.
+VARIANTS = (
+    "tensornet-SO(3)",
+    "tensornet-gated",
+    "tensornet-target",
+    "qet-target",
+    "tensornet2",
+    "tensornet2-SO(3)",
+    "coulomb",
+    "coulomb-cut",
+    "zbl",
+    "zbl-covalent",
+    "d2",
+    "d3",
+)
 
 
 def as_text(settings: dict) -> str:
@@ -77,8 +93,10 @@ def as_text(settings: dict) -> str:
 
 
 def kinds(*names: str) -> list:
-    """Parameters for pytest: these kinds, or all."""
-    return [
-        pytest.param(name, marks=[needs_dispersion] if name in NEEDS_DISPERSION else [], id=name)
-        for name in names or KINDS
-    ]
+    """Parameters for pytest: these kinds, or all, of which VARIANTS are nightly."""
+
+    def marks(name: str) -> list:
+        dispersion = [needs_dispersion] if name in NEEDS_DISPERSION else []
+        return dispersion if names or name not in VARIANTS else [*dispersion, pytest.mark.nightly]
+
+    return [pytest.param(name, marks=marks(name), id=name) for name in names or KINDS]

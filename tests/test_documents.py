@@ -58,6 +58,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.nightly_for(
+    "docs/uncertainty.md",
+    "docs/dynamics.md",
+    "docs/what_runs.md",
     "docs/commands.md",
     "docs/tutorial_openmm.md",
     "docs/parallel.md",
@@ -287,6 +290,7 @@ def is_example(code: str) -> bool:
         return False
 
 
+@pytest.mark.nightly_for("torchmdx/dynamics/paths/run.py:neb")
 @pytest.mark.parametrize("name", docstring_examples())
 def test_examples_of_docstrings_run(name, folder):
     if "torch_sim" in name:

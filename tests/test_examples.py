@@ -119,6 +119,7 @@ def test_the_runner_runs_cells_in_order_and_stores_what_they_show(tmp_path):
     assert stored[3][-1]["data"]["image/png"].startswith("iVBOR")
 
 
+@pytest.mark.nightly
 def test_a_cell_that_raises_ends_the_run_and_is_named(tmp_path):
     path = notebook(tmp_path / "n.ipynb", "x = 1", "x / 0", "print('not reached')")
     done = run_notebook(path, "--store")

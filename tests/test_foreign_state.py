@@ -169,9 +169,21 @@ WORK: dict[str, Callable[..., Iterable[Any]]] = {
 ON_GPU = [name for name in WORK if name not in ("step with tables in torch", "cell list", "vesin")]
 # Precisions of products change nothing on most CPUs: these must only go through.
 OF_PRECISION = ("evaluate", "step", "relaxing", "training")
-NEEDS = {
+# What others of WORK do too, with another potential or list.
+NIGHTLY = (
+    "step of a TensorNet2",
+    "step in float64",
+    "step with Coulomb",
+    "step with ZBL",
+    "step with D2",
+    "training with bfloat16",
+    "brute force",
+    "vesin",
+)
+MARKS = {
     "step with D3": needs_dispersion,
     "evaluate with priors": needs_dispersion,
+    **dict.fromkeys(NIGHTLY, pytest.mark.nightly),
 }
 
 
@@ -192,7 +204,7 @@ def on_the_cpu(work: str, state: str) -> bool:
 
 
 def case(work: str, state: str) -> Any:
-    return pytest.param(work, state, marks=NEEDS.get(work, ()), id=f"{work}, {state}")
+    return pytest.param(work, state, marks=MARKS.get(work, ()), id=f"{work}, {state}")
 
 
 @pytest.mark.parametrize(

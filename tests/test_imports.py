@@ -112,7 +112,7 @@ def imported(path: Path, *, types: bool = False) -> set[str]:
     """Modules of the package that a file imports, inside functions as well. types: also those for type checkers."""
     modules: set[str] = set()
     nodes = list(ast.walk(tree_of(path)))
-    guards = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    guards = [node for node in nodes if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
     typing_only = set() if types else {id(node) for guard in guards for node in ast.walk(guard)}
     for node in nodes:
         if id(node) in typing_only:
@@ -264,6 +264,7 @@ def test_the_public_names_add_little_to_torch():
     assert not {name.split(".")[0] for name in package} & LATE
 
 
+@pytest.mark.nightly
 def test_what_is_late_is_loaded_on_first_use():
     loaded = modules_after("import torchmdx", "torchmdx.load")
     assert "torchmdx.checkpoints.save_load" in loaded
@@ -286,6 +287,7 @@ def test_workers_of_labelling_need_no_torch():
     assert not loaded & LATE_FOR_HELP
 
 
+@pytest.mark.nightly
 def test_modules_of_the_package_are_attributes():
     check = "assert torchmdx.structures.units.HARTREE > 27 and torchmdx.models.potential.Potential"
     modules_after("import torchmdx", check)
@@ -304,6 +306,7 @@ def test_a_first_energy_and_forces_need_no_compiler_of_torch():
     assert not {"torch._dynamo", "torch._inductor", "sympy"} & loaded
 
 
+@pytest.mark.nightly
 def test_comparing_a_step_with_the_exact_model_needs_no_compiler_of_torch():
     """On a GPU each first step does that."""
     loaded = modules_after(
@@ -320,7 +323,7 @@ def test_comparing_a_step_with_the_exact_model_needs_no_compiler_of_torch():
 def names_for_type_checkers(source: str) -> list[str]:
     """Of imports such as `from a import X as X` under TYPE_CHECKING, however they are wrapped."""
     nodes = list(ast.walk(ast.parse(source)))
-    guards = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    guards = [node for node in nodes if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
     imports = [node for guard in guards for node in ast.walk(guard) if isinstance(node, ast.ImportFrom)]
     return sorted(alias.name for node in imports for alias in node.names if alias.asname == alias.name)
 

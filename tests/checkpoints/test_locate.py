@@ -107,6 +107,7 @@ def test_openmm_records_all_files_of_a_folder(folder):
         torchmdx.load(folder, sha256="0" * 64)
 
 
+@pytest.mark.nightly_for("openmm")
 @pytest.mark.parametrize("engine", ["torchmdx", "openmm"])
 def test_md_takes_a_folder(folder, engine, capsys):
     if engine == "openmm":

@@ -14,6 +14,7 @@ from torchmdx.commands.options import add_model_options
 from torchmdx.runtime import card_records
 
 
+@pytest.mark.nightly
 def test_bench_of_all_goes_on_after_a_structure_that_fails(tmp_path, capsys, monkeypatch):
     """In processes of their own: the potential of the first lacks an element, the second is killed."""
     given = [("salt", molecule("NaCl"), 60), ("water", molecule("H2O"), 60), ("endless", molecule("H2O"), 0.01)]

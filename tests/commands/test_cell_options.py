@@ -39,6 +39,7 @@ def test_a_slab_keeps_the_vector_that_is_not_periodic(relax, index):
     assert np.abs(after[:2] - before[:2]).max() > 1e-3
 
 
+@pytest.mark.nightly_for("-1")
 @pytest.mark.parametrize("index", ["-1", ":"])
 def test_limits(relax, index):
     more = ["--index", index, "--pressure", "600kbar"]

@@ -55,6 +55,7 @@ def test_a_file_gets_it_in_place(folder, capsys):
     assert torchmdx.load("model.safetensors").uncertainty.num_calibration == 10
 
 
+@pytest.mark.nightly
 def test_a_split_and_calibration_frames_are_taken(folder):
     convert(["frames.xyz"], "data.store", log=lambda line: None)
     store = Store.open("data.store")
@@ -72,6 +73,7 @@ def test_a_split_and_calibration_frames_are_taken(folder):
     assert (found.num_frames, found.num_calibration) == (30, 30)
 
 
+@pytest.mark.nightly
 def test_potentials_of_other_formats_and_names_need_an_output(folder, data):
     assert run("organic-1", "frames.xyz", "--fit-references", "-o", "organic.safetensors") == 0
     assert torchmdx.load("organic.safetensors").uncertainty.size == 65
@@ -92,6 +94,7 @@ def test_one_head_of_several_gets_it(folder, make_potential):
     assert known["high"].num_calibration == 10
 
 
+@pytest.mark.nightly
 def test_labels_with_other_references_are_pointed_out(folder, capsys):
     frames = ase.io.read("frames.xyz", ":")
     for atoms in frames:

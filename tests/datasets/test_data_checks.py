@@ -138,6 +138,7 @@ def test_energies_of_valence_electrons_are_not_taken_for_hartree(tmp_path):
     assert of(checked(store), "energy unit") == []
 
 
+@pytest.mark.nightly_for("-1.0-silanes", "1.0-ethanol")
 @pytest.mark.parametrize("name", ["ethanol", "organic", "silanes"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_signs_in_frames_of_real_molecules(tmp_path, name, sign):

@@ -54,6 +54,7 @@ def test_several_processes_read_what_one_reads(tmp_path, monkeypatch, tail):
     assert reports[0].warnings == reports[1].warnings
 
 
+@pytest.mark.nightly
 def test_errors_about_the_whole_file(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LARGE", 0)
     path = written(tmp_path / "a.xyz", 5)

@@ -82,6 +82,7 @@ def test_the_centre_of_mass_stays_at_rest():
         assert np.abs(found.particles.masses[own] @ found.velocities[own]).max() < 1e-12
 
 
+@pytest.mark.nightly_for("integrator1")
 @pytest.mark.parametrize("integrator", BOTH)
 def test_a_few_atoms_have_their_exact_volume_and_pressure(integrator):
     """⟨V⟩ = (N + 1) kT / P₀ and ⟨P⟩ = P₀ of an ideal gas of 4 atoms, within 4.5 errors of 240 boxes and 1.5 %."""

@@ -35,6 +35,7 @@ def test_steps_are_those_of_the_host(potential32, integrator, skin):
     np.testing.assert_allclose(found.velocities, expected.velocities, atol=1e-5)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_a_restart_and_other_replays_give_the_same_bits(potential32):
     _, one = loops(potential32, steps_per_replay=1)

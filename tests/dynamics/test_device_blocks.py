@@ -148,6 +148,7 @@ def test_results_that_are_not_finite_end_the_run_at_the_block_before(potentials,
     assert_same(at(loop, 9), at(loops(potentials, systems)[1], 9))
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_a_disagreement_stops_at_the_state_before_or_takes_small_steps(potentials, systems):
     options = dict(temperature=30000, restraints=[Distance((0, 1), 1.6, 1.0)])

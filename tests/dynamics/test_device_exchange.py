@@ -115,6 +115,7 @@ def assert_same(one, two):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
 
+@pytest.mark.nightly_for("integrator1")
 @needs_kernels
 @pytest.mark.parametrize("integrator", [Langevin(friction=20.0), Bussi(relaxation=0.05)])
 def test_a_run_is_that_with_attempts_on_the_host(integrator):
@@ -128,6 +129,7 @@ def test_a_run_is_that_with_attempts_on_the_host(integrator):
     np.testing.assert_array_equal(device.motion.temperatures, states[-1].temperatures)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_a_restart_repeats_no_attempt(tmp_path):
     device, host = runs(Langevin(friction=20.0), mode="eager")

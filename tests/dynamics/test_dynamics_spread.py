@@ -165,6 +165,7 @@ def test_a_frame_that_cannot_be_written_does_not_hide_why(make, stopped, tmp_pat
             recording.run(MORE)
 
 
+@pytest.mark.nightly
 def test_processes_say_the_same(make, stopped, ensemble, quick_workers):
     limit, step, structure = stopped
     if next(ensemble.parameters()).device.type == "cuda" and torch.cuda.device_count() < 2:

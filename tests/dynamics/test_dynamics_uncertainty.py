@@ -77,6 +77,7 @@ def test_a_limit_ends_the_run_at_its_step_and_it_goes_on_with_another(make):
     np.testing.assert_array_equal(again.run(MORE - step).positions, free.snapshot().positions)
 
 
+@pytest.mark.nightly
 def test_several_processes_have_it(make, quick_workers):
     expected, shared = make().run(4), make(devices=2)
     try:

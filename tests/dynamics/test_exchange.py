@@ -66,6 +66,7 @@ def ladder():
     return list(dynamics.snapshots(1200, every=10)), dynamics
 
 
+@pytest.mark.nightly
 def test_acceptance_of_a_run_is_that_of_theory(ladder):
     """Neighbours have the same ratio of temperatures, and hence one probability, from the F distribution."""
     _, dynamics = ladder
@@ -76,6 +77,7 @@ def test_acceptance_of_a_run_is_that_of_theory(ladder):
     assert accepted / attempts == pytest.approx(expected, abs=4.5 * error)
 
 
+@pytest.mark.nightly
 def test_a_run_with_exchanges_samples_the_canonical_ensemble_at_each_temperature(ladder):
     """Potential energies are gamma distributed, and kinetic temperatures are those of thermostats."""
     states, _ = ladder

@@ -185,6 +185,7 @@ for k in range(10**9):
 """
 
 
+@pytest.mark.nightly_for("40", "400")
 @pytest.mark.parametrize("milliseconds", [1, 40, 400])
 def test_a_killed_process_leaves_whole_frames(tmp_path, milliseconds):
     """With a flush for every frame, at any time."""

@@ -55,6 +55,7 @@ def test_the_copy_in_c():
     assert_copied(C, value, bend * value)
 
 
+@pytest.mark.nightly
 @pytest.mark.interpreter
 def test_the_copy_in_cuda(tmp_path):
     from torchmdx.engines.plan.clusters import AtomClusters

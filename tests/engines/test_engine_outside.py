@@ -59,6 +59,7 @@ def test_the_plan_of_a_tensornet_says_why_it_is_not_used(example, trained, ethan
     assert "its network must be a PaiNN, got TensorNet" in text
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_it_keeps_the_contract(example):
     found = check_engine(example.make, potential_of(example, DEVICE))

@@ -122,6 +122,7 @@ def grown(count: int) -> tuple[float, int]:
     return float(memory), int(atoms)
 
 
+@pytest.mark.nightly
 def test_memory_of_float64_is_bounded():
     memory, atoms = grown(5)
     assert atoms == 125

@@ -113,6 +113,7 @@ def test_a_run_that_ends_between_stages_goes_on_with_the_same_results(place, mon
     assert same_weights(place / "run" / potential, finished[1] / potential)
 
 
+@pytest.mark.nightly
 def test_other_rounds_may_be_asked_for_later(place, finished):
     assert learn(settings(place), say=lambda text: None) == 0
     said = []
@@ -160,6 +161,7 @@ def test_two_runs_in_one_folder_are_refused(finished):
         learn(config, say=lambda text: None)
 
 
+@pytest.mark.nightly
 def test_changed_files_are_refused(place):
     config = settings(place)
     assert learn(config, say=lambda text: None) == 0

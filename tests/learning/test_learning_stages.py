@@ -91,6 +91,7 @@ def test_a_warm_start_goes_on_from_each_member(tmp_path, labelling_here):
     assert not torch.allclose(first, second, atol=1e-3)
 
 
+@pytest.mark.nightly
 def test_labelled_data_are_trained_on_from_the_beginning(tmp_path, finished, labelling_here):
     start_file(tmp_path / "start.extxyz")
     data = str(finished[1] / "round-000" / "label" / "labelled.extxyz")

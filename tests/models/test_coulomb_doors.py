@@ -92,6 +92,7 @@ def test_relaxation_of_a_cell(charged, box):
     assert not np.allclose(found.atoms.cell.array, box.cell.array)
 
 
+@pytest.mark.nightly
 def test_dynamics_keep_their_energy(charged, box):
     """Vectors that are kept, and pairs that pass the cutoff, do not make it drift."""
     energies = {}
@@ -173,6 +174,7 @@ def test_torch_sim(charged, box):
     assert_summed(charged, box, float(found["energy"]), found["forces"].numpy())
 
 
+@pytest.mark.nightly_for("True-python")
 @pytest.mark.parametrize(("barostat", "transport"), [(False, "python"), (True, "python"), (True, "native")])
 def test_openmm(checkpoint, charged, box, barostat, transport):
     openmm = pytest.importorskip("openmm")
@@ -255,6 +257,7 @@ def test_info_says_how_periodic_systems_are_treated(charged, checkpoint, tmp_pat
         assert f"Coulomb energy of periodic systems: {said}" in capsys.readouterr().out
 
 
+@pytest.mark.nightly_for("openmm")
 @pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
 def test_md_and_its_restart(checkpoint, box, tmp_path, capsys, engine):
     if engine == "openmm":

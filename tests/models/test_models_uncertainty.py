@@ -44,6 +44,7 @@ def test_uncertainties_are_those_of_the_formula(kind, make_kind, batch):
     assert (plain.energy_uncertainty, plain.energies_uncertainty, plain.last_inputs) == (None, None, None)
 
 
+@pytest.mark.nightly
 def test_it_is_the_deviation_of_energies_with_drawn_last_layers(make_kind, batch):
     """Energies of potentials whose last layers are drawn from the Gaussian with covariance a² (C + r)⁻¹."""
     potential = uncertain(make_kind("tensornet"), factor=0.05)

@@ -99,6 +99,7 @@ class Averaged(Bump):
         return super().forward(geometry) / geometry.batch.num_atoms
 
 
+@pytest.mark.nightly
 def test_conformance_finds_mistakes_of_a_prior():
     @dataclass(frozen=True, kw_only=True)
     class AveragedConfig(BumpConfig):

@@ -156,7 +156,7 @@ def test_no_atoms_and_one_atom(backend, atoms):
     assert edges.row_ptr.tolist() == [0] * (atoms + 1)
 
 
-@pytest.mark.nightly_for("triton_brute_force")
+@pytest.mark.nightly_for("triton_cell_list-inf", "triton_cell_list--inf", "triton_brute_force")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_atoms_that_are_nowhere_are_flagged_and_alone(backend, value):
     systems = liquid(10)
@@ -175,7 +175,7 @@ def test_atoms_that_are_nowhere_are_flagged_and_alone(backend, value):
     require_neighbours(edges, systems, 4.0)
 
 
-@pytest.mark.nightly_for("triton_brute_force")
+@pytest.mark.nightly_for("triton_cell_list-flat", "triton_cell_list-tiny", "triton_brute_force")
 @pytest.mark.parametrize("kind", ["flat", "nan", "tiny"])
 def test_cells_that_collapse_are_told_and_not_walked(backend, kind):
     batch = batch_of(liquid(5), backend)
@@ -200,7 +200,7 @@ def test_cells_that_collapse_are_told_and_not_walked(backend, kind):
 
 
 class TestSkin:
-    @pytest.mark.nightly_for("triton_brute_force")
+    @pytest.mark.nightly_for("triton_cell_list", "triton_brute_force")
     def test_nothing_is_searched_until_an_atom_has_moved_half_the_skin(self, backend):
         systems = liquid(15)
         batch = batch_of(systems, backend)
@@ -236,7 +236,7 @@ class TestSkin:
             assert inside <= set(pairs(search.update(x, cell)))
         assert search.num_updates() - before < steps
 
-    @pytest.mark.nightly_for("triton_brute_force")
+    @pytest.mark.nightly_for("triton_cell_list", "triton_brute_force")
     def test_a_cell_that_shrinks_alone_is_noticed(self, backend):
         batch = batch_of(liquid(10), backend)
         search = EdgeSearch(3.0, skin=0.5, backend=backend)
@@ -323,7 +323,7 @@ def test_an_assignment_that_fails_is_made_again_or_refused(monkeypatch):
     assert pairs(search.update(second.positions)) == pairs(EdgeSearch(3.0, backend="brute_force").allocate(second))
 
 
-@pytest.mark.nightly_for("triton_brute_force")
+@pytest.mark.nightly_for("triton_cell_list", "triton_brute_force")
 def test_a_renewed_search_has_new_buffers_and_goes_on_counting(backend):
     batch = batch_of(liquid(12), backend)
     search = EdgeSearch(3.0, skin=0.5, backend=backend)

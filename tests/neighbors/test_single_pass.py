@@ -84,6 +84,7 @@ def test_bins_of_a_cell_of_a_few_cutoffs(length, bins, candidates):
     assert grid.candidates == pytest.approx(candidates * batch.num_atoms, rel=0.01)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_the_search_of_a_cell_of_two_cutoffs_keeps_all_hits():
     batch = water(9.0).to(DEVICE)

@@ -47,6 +47,7 @@ def test_the_pose_is_the_minimum_and_the_parameter_scales_the_energy():
     assert energy(context, turned) > 10
 
 
+@pytest.mark.nightly_for("3+3", "3+1")
 @pytest.mark.parametrize(
     ("host", "guest"),
     [((0,), (3,)), ((0, 1, 2), (3,)), ((0, 1), (3, 4)), (HOST, GUEST)],

@@ -89,6 +89,7 @@ def test_the_potential_sees_the_region_and_a_hydrogen_at_each_cut(potential, tra
         assert_same(of_group(mixed, positions, 9, "CPU"), wanted, 1e-6)
 
 
+@pytest.mark.nightly_for("PME-python")
 @pytest.mark.parametrize("transport", ["python", "native"])
 @pytest.mark.parametrize("periodic", [False, True], ids=["vacuum", "PME"])
 def test_forces_are_the_slopes_of_the_whole_energy(potential, transport, periodic) -> None:
@@ -206,6 +207,7 @@ def test_regions_beside_each_other(potential) -> None:
     assert_same(none, energy_and_forces(mm_system(topology), positions), 1e-8)
 
 
+@pytest.mark.nightly
 def test_energy_is_conserved() -> None:
     """In single precision, as by default: a trained potential, the cut between it and the force field."""
     topology, positions = selected(SOLUTE)

@@ -160,7 +160,7 @@ except ImportError as error:
 """
 
 
-@pytest.mark.nightly_for("True")
+@pytest.mark.nightly
 @pytest.mark.parametrize("compiler", [True, False])
 def test_a_machine_where_the_plugin_was_never_compiled(potential, tmp_path, compiler):
     if native.unavailable(cuda=False) is not None:

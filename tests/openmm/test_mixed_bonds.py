@@ -115,6 +115,7 @@ def test_link_atoms_beside_urey_bradley_terms(potential, interpolate) -> None:
         assert_same(energy_and_forces(mixed, positions, **{LAMBDA: 0.0}), energy_and_forces(system, positions), 1e-8)
 
 
+@pytest.mark.nightly_for("6")
 @pytest.mark.parametrize("names", [("CB", "HB1", "HB2", "HB3"), ("CA", "HA", "CB", "HB1", "HB2", "HB3")], ids=len)
 def test_link_atoms_with_charmm(potential, tmp_path, names) -> None:
     """As openmm-ml's embedding, from which the 1-4 terms inside the region are taken: it keeps them."""

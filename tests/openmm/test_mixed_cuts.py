@@ -21,6 +21,7 @@ REGIONS = {
 }
 
 
+@pytest.mark.nightly_for("ff19SB")
 @pytest.mark.parametrize("names", [(), FF19], ids=["ff14SB", "ff19SB"])
 @pytest.mark.parametrize("region", REGIONS)
 def test_as_openmmml(potential, tmp_path, region, names) -> None:

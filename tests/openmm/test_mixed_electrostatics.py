@@ -37,7 +37,7 @@ def box_of(topology):
     return None if box is None else np.array(box.value_in_unit(unit.angstrom))
 
 
-@pytest.mark.nightly_for("Ewald", "LJPME", "1-periodic reaction field", "1-reaction field")
+@pytest.mark.nightly_for("0-PME", "Ewald", "LJPME", "1-periodic reaction field", "1-reaction field")
 @pytest.mark.parametrize("method", SYSTEMS)
 @pytest.mark.parametrize("charge", [0, 1])
 def test_energy_is_that_of_a_force_field_with_the_predicted_charges(charged, method, charge) -> None:
@@ -70,7 +70,7 @@ def test_every_transport_sees_the_surroundings(charged) -> None:
     assert_same(*(energy_and_forces(each, positions) for each in both), 1e-9)
 
 
-@pytest.mark.nightly_for("PME-native")
+@pytest.mark.nightly_for("PME-python", "PME-native")
 @pytest.mark.parametrize("transport", ["python", "native"])
 @pytest.mark.parametrize("method", ["no cutoff", "PME"])
 def test_forces_are_the_slopes_of_the_whole_energy(charged, method, transport) -> None:

@@ -60,6 +60,7 @@ def test_what_goes_is_the_lattice_sum_of_the_isolated_region(potential, method) 
     np.testing.assert_allclose(kept[1] - left[1], wanted, atol=0.05)
 
 
+@pytest.mark.nightly
 def test_a_potential_that_sums_over_images_has_them_by_default(summing, potential) -> None:
     system, topology, positions = made("PME")
     energies = {
@@ -71,6 +72,7 @@ def test_a_potential_that_sums_over_images_has_them_by_default(summing, potentia
     assert energies["short", None] == energies["short", False] != energies["short", True]
 
 
+@pytest.mark.nightly
 def test_interpolation_and_difference(summing) -> None:
     """λ interpolates between the force field and the mixed system; a difference adds up to the mixed system."""
     system, topology, positions = made("PME")
@@ -108,6 +110,7 @@ def test_refusals(summing, potential) -> None:
         mix(system, topology, SOLUTE, summing, embedding="electrostatic", long_range=True)
 
 
+@pytest.mark.nightly
 def test_without_a_box_it_makes_no_difference(potential) -> None:
     topology, positions = selected(range(25))
     system = mm_system(topology, nonbondedMethod=app.NoCutoff)

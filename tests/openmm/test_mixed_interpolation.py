@@ -18,6 +18,7 @@ from mm_systems import SOLUTE, assert_same, cluster, energy_and_forces, ml_energ
 from openmm import app
 
 
+@pytest.mark.nightly_for("PME with own width", "Ewald", "LJPME")
 @pytest.mark.parametrize("method", METHODS)
 def test_interpolation_ends_at_both_systems(potential, method) -> None:
     system, topology, positions = system_with(method)
@@ -159,6 +160,7 @@ def test_offsets_of_particles_are_refused_when_interpolating(potential) -> None:
         mix(system, topology, range(6), potential, interpolate=LAMBDA, charge=0)
 
 
+@pytest.mark.nightly_for("custom-CPU", "PME-CPU")
 @pytest.mark.parametrize("platform", ["CPU", pytest.param("CUDA", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("method", ["no cutoff", "PME", "LJPME", "custom"])
 def test_platforms_agree(potential, platform, method) -> None:

@@ -50,6 +50,7 @@ def test_files_of_gromacs(potential, tmp_path, rule) -> None:
     assert energy_and_forces(difference, positions)[0] == pytest.approx(learned, rel=1e-9)
 
 
+@pytest.mark.nightly_for("whole-True")
 @pytest.mark.parametrize("annihilate", [True, False])
 @pytest.mark.parametrize("atoms", [SOLUTE, range(6), range(8, 14)], ids=["whole", "acetyl", "alanine"])
 def test_an_alchemical_system(potential, atoms, annihilate, caplog) -> None:
@@ -181,6 +182,7 @@ def test_every_force_field_of_openmm(make_potential, name) -> None:
         assert beyond_the_potential(potential, system, topology, positions, round(total)) == LEFT, names
 
 
+@pytest.mark.nightly
 def test_charmm_interpolated(potential) -> None:
     system, topology, positions = built(app.ForceField("charmm36.xml"), ("ALAD",))
     assert force_of(system, "CustomBondForce").getName() == "LennardJones14"

@@ -265,7 +265,7 @@ print("done")
 """
 
 
-@pytest.mark.nightly_for("lost", "spread")
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", [SPREAD, LOST, AUDITS, EMBEDDED], ids=["spread", "lost", "audits", "embedded"])
 def test_sessions(library, tmp_path, script):
     assert run(library, script, tmp_path) == "done\n"

@@ -59,6 +59,7 @@ def test_energies_and_forces_are_those_of_one_device(potential, box, tmp_path):
     assert_same(found(context_of(again, box)), expected(potential, box))
 
 
+@pytest.mark.nightly
 def test_a_run_conserves_energy(potential, box):
     system, force = system_of(potential, box)
     context = openmm.Context(system, openmm.VerletIntegrator(0.0005), openmm.Platform.getPlatformByName("Reference"))

@@ -138,6 +138,7 @@ def test_information_on_request(learned) -> None:
     assert info["oldToNew"] == list(range(25))
 
 
+@pytest.mark.nightly_for("True")
 @pytest.mark.parametrize("interpolate", [False, True])
 def test_a_region_that_cuts_a_bond_gets_link_atoms(learned, checkpoint, interpolate) -> None:
     """Acetyl as the region, N of alanine beyond: a hydrogen stands in for it; System and Topology keep their atoms."""

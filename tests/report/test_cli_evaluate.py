@@ -48,6 +48,7 @@ def run_json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.nightly
 def test_a_store_and_a_file_of_the_same_frames(capsys, tmp_path, potential_file, potential, other, store):
     file = write_xyz(tmp_path / "same.xyz", molecules(24), potential)
     found = run_json(capsys, potential_file, str(store.path), file)

@@ -82,6 +82,7 @@ def test_stress_of_crystals_without_labels_of_it(tmp_path, members, potential, c
     np.testing.assert_allclose(atoms.info["predicted_stress"], exact(members[0], crystal)[2], atol=1e-9)
 
 
+@pytest.mark.nightly
 def test_an_ensemble_has_means_and_spreads(tmp_path, capsys, members, store):
     target, given = tmp_path / "p.xyz", [word for path in members for word in ("--model", path)]
     assert main(["evaluate", *given, str(store.path), "--predictions", str(target), "--json", *CPU]) == 0

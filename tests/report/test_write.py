@@ -186,6 +186,7 @@ def test_what_others_wrote_is_escaped(tmp_path, other, potential):
     }
 
 
+@pytest.mark.nightly
 def test_kcal_on_request(tmp_path, other, store, report):
     sets = {"test": (store, np.arange(12, 24))}
     index = write_report(tmp_path / "kcal", other, sets, history=None, config=None, kcal=True, **SETTINGS)
@@ -200,6 +201,7 @@ def test_kcal_on_request(tmp_path, other, store, report):
     assert "Configuration" not in page.text
 
 
+@pytest.mark.nightly
 def test_stress_and_labels_that_are_missing(tmp_path, other, potential, crystal, cation):
     frames = frames_of([crystal, cation, crystal], potential)
     frames.energy[:] = np.nan
@@ -222,6 +224,7 @@ def test_stress_and_labels_that_are_missing(tmp_path, other, potential, crystal,
     assert (index.parent / "parity_forces_data.png").exists()
 
 
+@pytest.mark.nightly
 def test_empty_sets_are_left_out(tmp_path, other, store):
     sets = {"train": (store, np.arange(4)), "test": (store, np.arange(0))}
     index = write_report(tmp_path / "r", other, sets, history=tmp_path, config=None, **SETTINGS)

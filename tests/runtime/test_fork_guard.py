@@ -65,6 +65,7 @@ def forked(used: str, threads: int = 0) -> list[str]:
     return done.stdout.strip().splitlines()
 
 
+@pytest.mark.nightly
 def test_a_process_forked_after_an_evaluation_uses_one_thread_and_says_so():
     energy, found, warned = forked("used")
     assert found == f"{energy} {energy} 1"

@@ -35,6 +35,7 @@ def virials_of_atoms(model, atoms: Atoms, flux: bool, parts: int) -> np.ndarray:
     return found
 
 
+@pytest.mark.nightly_for("2-2")
 @pytest.mark.parametrize(("parts", "members"), [(1, 1), (2, 2)])
 def test_virials_of_atoms_add_up(parts, members):
     """To the stress of the whole; those of the flux are Σ_i (r_j - r_i) ⊗ ∂e_i/∂r_j of an explicit crystal."""
@@ -62,6 +63,7 @@ def test_virials_of_atoms_add_up(parts, members):
     assert np.abs(of_flux - expected).max() < bound
 
 
+@pytest.mark.nightly_for("True")
 @pytest.mark.parametrize("flux", [False, True])
 def test_virials_of_atoms_of_a_pair_potential(flux):
     """Half of r ⊗ dE/dr of each pair to either of its atoms, whatever the division; in float32 too."""

@@ -112,6 +112,7 @@ def slab():
     return System.from_ase(atoms)
 
 
+@pytest.mark.nightly_for("slab-float64", "crystal-float32")
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("structure", [slab(), silicon(2, 2, 2)], ids=["slab", "crystal"])

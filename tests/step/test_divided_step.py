@@ -67,6 +67,7 @@ def require_equal(result, model, atoms: Atoms, bound: float = EXACT) -> None:
         assert np.abs(found - wanted.numpy()).max() <= bound * np.abs(wanted.numpy()).max()
 
 
+@pytest.mark.nightly_for("grid3", "pbc2")
 @pytest.mark.parametrize("pbc", [True, False, (True, False, True), (False, True, True), (False, False, True)])
 @pytest.mark.parametrize("grid", [None, (2, 1, 1), (1, 3, 1), (1, 2, 2), (4, 1, 1)])
 def test_domains_add_up(pbc, grid):

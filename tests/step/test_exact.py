@@ -35,6 +35,7 @@ def salt():
     return atoms
 
 
+@pytest.mark.nightly_for("tensornet", "qet")
 @pytest.mark.parametrize("model", ["tensornet", "tensornet2", "qet"])
 def test_the_exact_model_is_evaluated_in_blocks(make_potential, ethanol, cation, model, monkeypatch):
     potentials = [make_potential(model=model), make_potential(model=model, seed=1)]

@@ -30,6 +30,7 @@ def slabs_of(batch, layout, cutoff=3.0):
     return slab
 
 
+@pytest.mark.nightly_for("True-2")
 @pytest.mark.parametrize("reach", [1, 2, 3])
 @pytest.mark.parametrize("pbc", [True, False, [False, True, True], [True, False, False]], ids=str)
 def test_neighbours_are_at_most_reach_slabs_apart(pbc, reach, monkeypatch):

@@ -65,6 +65,7 @@ def padding(monkeypatch):
     monkeypatch.setattr(StepPool, "_size", lambda self, count: padded_size(count))
 
 
+@pytest.mark.nightly_for("coulomb", "d2")
 @pytest.mark.usefixtures("padding")
 @pytest.mark.parametrize("kind", kinds("tensornet2", "coulomb", "d2", "everything"))
 def test_a_pool_of_padded_steps(make_kind, kind, ethanol, cation, chiral, crystal, slab, wire):

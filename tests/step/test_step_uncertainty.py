@@ -197,6 +197,7 @@ def test_the_plan_says_what_runs(make_kind):
     assert found.engine == "telling"
 
 
+@pytest.mark.nightly_for("rows", "tensornet-gated-blocks", "coulomb")
 @needs_kernels
 @pytest.mark.parametrize("chain", ["rows", "blocks"])
 @pytest.mark.parametrize("kind", ["tensornet", "tensornet-gated", "tensornet2", "coulomb"])

@@ -44,6 +44,7 @@ def exact_energy(potential, atoms):
     return float(evaluate(potential, system).energy)
 
 
+@pytest.mark.nightly_for("in_place")
 @pytest.mark.parametrize("change", [by_data, in_place, by_flat_vector])
 def test_a_live_step_keeps_its_weights_and_a_new_one_takes_the_new(potential, ethanol, change):
     step = CapturedStep(potential, System.from_ase(ethanol), audit_every=4)

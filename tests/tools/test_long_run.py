@@ -24,6 +24,7 @@ def test_memory_is_constant_over_thousands_of_evaluations():
     assert ": 0 longer" not in crystal
 
 
+@pytest.mark.nightly
 def test_memory_that_is_kept_is_seen(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
     import long_run

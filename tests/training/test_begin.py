@@ -38,6 +38,7 @@ def test_a_failed_frame_is_refused_with_its_number(tmp_path, bad, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_it_is_trained_on_request_and_a_resumed_run_is_not_checked(tmp_path, bad, capsys):
     assert run(tmp_path, bad, "--data.checks", "warn") == 0
     assert "extreme  energies" in capsys.readouterr().err

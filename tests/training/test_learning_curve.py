@@ -13,6 +13,7 @@ from torchmdx.commands.cli import main
 from torchmdx.training.learning_curve import lines, sizes_of
 
 
+@pytest.mark.nightly
 def test_more_frames_in_nested_parts(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 60)
     made_up.config_file(tmp_path, store.path, training={"epochs": 2})

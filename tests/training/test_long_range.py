@@ -35,6 +35,7 @@ def batch_of(distances) -> Batch:
     return Batch.from_systems([System.create(places(r), [11, 17], CELL, True) for r in distances])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_charges_and_energies_of_ions_beyond_the_cutoff_are_learned():
     trained, others = (4.8, 6.0, 8.0), (5.4, 7.0, 9.0)

@@ -77,6 +77,7 @@ def test_training_frames_that_are_also_in_a_file_of_another_part_are_left_out(tm
     assert remarks_on_copies(store, parts) == ["4 frames left out, with the same structure as frames of a part"]
 
 
+@pytest.mark.nightly
 def test_a_new_run_says_how_many_copies_there_are(tmp_path, capsys):
     data = write(tmp_path / "a.xyz", 12), write(tmp_path / "b.xyz", 12)
     config = tmp_path / "config.yaml"

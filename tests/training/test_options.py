@@ -99,6 +99,7 @@ def test_settings_that_do_not_change_losses(train, plain, data, tmp_path):
     assert torch.equal(vectors[0], vectors[2])
 
 
+@pytest.mark.nightly
 def test_intervals_of_rows_and_checkpoints(train):
     directory = train("a", "--output.log_every", "3", "--training.epochs", "5", "--training.validate_every", "2")
     assert steps(directory)["step"].tolist() == list(range(3, 26, 3))
@@ -113,6 +114,7 @@ def test_the_learning_rate_follows_the_schedule(train):
     np.testing.assert_allclose(rate[:5], [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])
 
 
+@pytest.mark.nightly
 def test_weights_of_terms_change_over_the_epochs(train):
     changes = ["--loss.energy.final_weight", "0", "--loss.change_to", "0.5", "--loss.energy.weight", "4"]
     found = steps(train("a", *changes))

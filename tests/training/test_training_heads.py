@@ -119,6 +119,7 @@ def test_one_head_is_an_ordinary_potential_everywhere(world, tmp_path, capsys, c
         torchmdx.load(tmp_path / "high.safetensors", head="high")
 
 
+@pytest.mark.nightly
 def test_a_stopped_training_of_heads_is_resumed_to_the_bit(world, tmp_path):
     words = ["train", str(world / "two.yaml"), "--output.report", "false", "--schedule.name", "constant"]
     assert main([*words, "--output.directory", str(tmp_path / "whole")]) == 0
@@ -130,6 +131,7 @@ def test_a_stopped_training_of_heads_is_resumed_to_the_bit(world, tmp_path):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.nightly
 def test_fine_tuning_replays_one_head_and_begins_from_heads_of_the_checkpoint(world, tmp_path, capsys):
     values = values_of(world)
     values["data"]["heads"] = {"new": str(world / "high")}

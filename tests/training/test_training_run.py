@@ -167,6 +167,7 @@ def test_fine_tuning_starts_from_the_checkpoint_and_keeps_frozen_layers(config, 
     assert begun < 0.6 * scratch
 
 
+@pytest.mark.nightly
 def test_references_of_a_checkpoint_are_shifted_to_other_labels(config, tmp_path, capsys):
     assert run(config, tmp_path / "first", "--training.epochs", "3") == 0
     moved = made_up.store(
@@ -243,6 +244,7 @@ def test_errors_independent_of_data_are_raised_before_conversion(tmp_path, monke
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_it_stops_when_validation_does_not_improve(config, tmp_path):
     changes = ["--training.epochs", "50", "--training.stop_after", "2", "--optimizer.learning_rate", "1e-12"]
     assert run(config, tmp_path / "run", *changes, "--optimizer.ema_decay", "0") == 0
@@ -386,6 +388,7 @@ def test_a_directory_is_held_before_data_are_read(config, tmp_path, monkeypatch,
     assert "only one run at a time may write an output, and process " in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_signal_while_data_are_read_leaves_a_state_to_resume(config, whole, tmp_path, monkeypatch):
     read, directory = training_run.open_data, tmp_path / "run"
 

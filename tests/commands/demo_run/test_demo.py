@@ -79,6 +79,7 @@ def test_a_signal_leaves_the_plots_of_the_completed_part(command, tmp_path, monk
     assert (tmp_path / "out" / "ramachandran.png").is_file()
 
 
+@pytest.mark.nightly
 def test_a_seed_gives_the_same_run_whatever_its_length(command, no_report, tmp_path):
     def run(name: str, *more: str) -> np.ndarray:
         assert cli.main([*command, "-o", str(tmp_path / name), *more]) == 0
@@ -91,6 +92,7 @@ def test_a_seed_gives_the_same_run_whatever_its_length(command, no_report, tmp_p
     assert not np.allclose(first[1], other[1], atol=1e-2)
 
 
+@pytest.mark.nightly
 def test_the_molecule_stays_where_it_was(command, no_report, tmp_path):
     """The thermostat moves it: by some 0.2 Å in this time."""
     assert cli.main(command) == 0
@@ -104,6 +106,7 @@ def test_the_molecule_stays_where_it_was(command, no_report, tmp_path):
     assert np.abs(centres - centres[0]).max() < 1e-4
 
 
+@pytest.mark.nightly
 def test_the_log_has_the_temperature_of_the_thermostat(command, no_report, tmp_path, monkeypatch):
     """Velocities amid two steps, which are those before and after a kick on average."""
     states = []
@@ -170,6 +173,7 @@ def test_values_out_of_range_are_rejected_before_anything_is_written(command, tm
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.nightly
 def test_the_demo_needs_no_openmm(command):
     """In a process of its own, in which OpenMM cannot be imported."""
     program = (

@@ -117,6 +117,7 @@ def test_npt_changes_the_box(model, salt_file, unplotted, barostat):
     np.testing.assert_allclose(final.cell.lengths(), lengths[-1], atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("barostat", ["isotropic", "anisotropic"])
 def test_npt_volume_of_an_ideal_gas(monkeypatch, folder, unplotted, barostat):
     """Atoms without forces, scaled individually: <V> = (N + 1) k T / p, and V varies by 1 / sqrt(N + 1) of that."""

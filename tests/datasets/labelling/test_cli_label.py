@@ -192,6 +192,7 @@ def test_a_signal_while_it_reads_is_answered_before_the_last_frame(capsys, monke
     toys.assert_labelled("out.xyz", wanted)
 
 
+@pytest.mark.nightly
 def test_a_second_run_of_the_same_output_is_refused(capsys):
     wanted = toys.write_frames("a.xyz", 8)
     command = ["a.xyz", "-o", "out.xyz", *SPRINGS, "--workers", 1]

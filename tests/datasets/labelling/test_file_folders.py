@@ -29,6 +29,7 @@ class Correction(Calculator):
         self.dft = dft
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("directory", [".", "scratch"])
 def test_labels_of_workers_are_not_mixed(tmp_path, monkeypatch, directory):

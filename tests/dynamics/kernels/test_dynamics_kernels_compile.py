@@ -39,6 +39,7 @@ for name, kernel in compiled:
 """
 
 
+@pytest.mark.nightly
 def test_attempts_are_not_fused():
     pytest.importorskip("triton")
     result = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True)

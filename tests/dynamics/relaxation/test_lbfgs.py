@@ -129,6 +129,7 @@ def test_molecules_reach_the_minima_of_ase(by_lbfgs):
         assert one.num_steps <= 1.3 * optimizer.nsteps + 5
 
 
+@pytest.mark.nightly
 def test_it_takes_fewer_steps_than_fire(by_lbfgs):
     fire = torchmdx.relax(conformers(), fmax=0.005, dtype="float64", device="cpu", optimizer="fire")
     assert all(one.converged for one in fire)

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from interpreter import DEVICE, INTERPRETED, needs_kernels
-from model_kinds import FEW, KINDS, as_text, coulomb, kinds, zbl
+from model_kinds import FEW, as_text, coulomb, kinds, zbl
 
 from torchmdx.engines.choose import choose_engine
 from torchmdx.engines.conformance.check import check_engine
@@ -109,6 +109,18 @@ def assert_passes(check, name, potential):
     assert error < (ALLOWED_FLOAT64 if name.endswith("float64") else ALLOWED), f"{check} of {name}: {error:.1e}"
 
 
+@pytest.mark.nightly_for(
+    "qet",
+    "tensornet2",
+    "kernels-overflow-tensornet",
+    "kernels-energy alone-tensornet",
+    "kernels-stress-tensornet",
+    "kernels-not a number-tensornet",
+    "kernels-not a number-everything",
+    "kernels-overflow-everything",
+    "kernels-energy alone-everything",
+    "kernels-batch-everything",
+)
 @pytest.mark.parametrize("kind", kinds(*FEW, "qet"))
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("engine", engines())
@@ -118,7 +130,8 @@ def test_every_behaviour(make_kind, engine, check, kind):
     assert_passes(check, engine, make_kind(kind, torch.float32))
 
 
-@pytest.mark.parametrize("kind", kinds(*(kind for kind in KINDS if kind not in (*FEW, "qet"))))
+@pytest.mark.nightly_for("exact", "float64", "kernels-coulomb-ewald")
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind.id not in (*FEW, "qet")])
 @pytest.mark.parametrize("engine", engines())
 def test_every_network_and_prior(make_kind, engine, kind):
     if takes_long(engine, kind=kind):
@@ -127,6 +140,7 @@ def test_every_network_and_prior(make_kind, engine, kind):
     assert_passes("stress", engine, make_kind(kind, torch.float32))
 
 
+@pytest.mark.nightly_for("pairs", "exact", "float64")
 @pytest.mark.parametrize("options", OPTIONS, ids=as_text)
 @pytest.mark.parametrize("engine", engines())
 def test_every_option(make_potential, engine, options):
@@ -209,6 +223,7 @@ def stale_energies(engine, run, positions, cell, edges, forces):
     return found if forces else dataclasses.replace(found, energies=2 * found.energies)
 
 
+@pytest.mark.nightly_for("wrong_stress", "random_bits", "narrow", "writes", "first_elements", "never_short")
 @pytest.mark.parametrize(
     ("change", "failed"),
     [

@@ -110,9 +110,11 @@ def test_a_pool_of_processes_gives_the_same_bits(tmp_path, method, used):
     assert lines_of(tmp_path, POOL, method, used) == [*parent, "equal 18"]
 
 
+@pytest.mark.nightly
 def test_forks_of_forks_use_the_calculator_that_they_inherit(tmp_path):
     assert lines_of(tmp_path, CHAIN) == ["equal 6"] * 3
 
 
+@pytest.mark.nightly
 def test_any_number_of_threads_gives_the_same_bits(tmp_path):
     assert lines_of(tmp_path, THREADS) == ["equal 6"] * 4

@@ -41,6 +41,7 @@ def test_random_boxes(charged, dtype, count, seed, pbc, width, skew):
     assert_box_is_exact(copy.deepcopy(charged).to(dtype=dtype), count, seed, pbc, width, skew)
 
 
+@pytest.mark.nightly
 @boxes(40, 24)
 def test_many_random_boxes(charged, count, seed, pbc, width, skew):
     assert_box_is_exact(charged, count, seed, pbc, width, skew)

@@ -63,6 +63,7 @@ def inputs(batch, edges):
     return batch.positions, batch.atomic_numbers, batch.system_index, batch.cell, batch.charge, edges
 
 
+@pytest.mark.nightly_for("2-()", "2-(1, 6, 8)", "3-()")
 @pytest.mark.interpreter
 @pytest.mark.parametrize(("layers", "elements"), [(1, ()), (2, ()), (2, (1, 6, 8)), (3, ())], ids=str)
 def test_the_emulated_kernels_agree_with_the_exact_model(kernels, layers, elements):
@@ -95,6 +96,9 @@ def domain_of(atoms, num_owned, levels, cutoff):
     return Domain(**vars(batch_of(atoms[order])), hops=torch.tensor(hops[order], dtype=torch.int32), within=within)
 
 
+@pytest.mark.nightly_for(
+    "2-(1, 6, 8)-[[15, 17, 19], [1, 3, 5], [30, 32, 34]]", "3-()-[[13, 15, 17, 19], [33, 35, 35, 35]]"
+)
 @pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("layers", "elements", "counts"),
@@ -161,6 +165,7 @@ def test_another_network_is_refused(settings, reason):
     assert fast.tile_kernels is None
 
 
+@pytest.mark.nightly
 def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     needs_nvrtc(tmp_path, monkeypatch)
     found = atom_tiles.code()

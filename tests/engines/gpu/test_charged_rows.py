@@ -52,6 +52,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.nightly_for(*map(str, SETTINGS[1:]))
 @needs_kernels
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_charged_molecule_agrees_with_the_exact_model(make_potential, settings, charged):
@@ -64,12 +65,14 @@ def test_a_triclinic_crystal_agrees(make_potential, crystal):
     assert_agrees(make_potential(model="tensornet2", **settings), batch_of(crystal))
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_few_warps_agree(make_potential, charged):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=1, num_charges=4)
     assert_agrees(potential, batch_of(charged), tiles=CUTS["row of few warps"])
 
 
+@pytest.mark.nightly_for("3")
 @needs_kernels
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_energy_alone_is_the_same(make_potential, cation, layers):
@@ -80,6 +83,7 @@ def test_the_energy_alone_is_the_same(make_potential, cation, layers):
     torch.testing.assert_close(alone.energy, energy, rtol=1e-6, atol=0)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_potential, cation):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=2, num_charges=4)
@@ -98,6 +102,7 @@ def test_a_single_atom_has_an_energy_and_no_force(make_potential):
     assert (found.forces == 0).all()
 
 
+@pytest.mark.nightly_for("2")
 @needs_kernels
 @pytest.mark.parametrize("layers", [1, 2])
 def test_what_pulls_on_charges_reaches_the_forces(make_potential, charged, layers):

@@ -101,6 +101,7 @@ def test_python_and_the_kernel_agree_on_sizes(library, weights):
     assert edge_maps.pack_forward(weights.middle_parts, weights.last_parts)[0].numel() * 2 == edge_maps.STAGE
 
 
+@pytest.mark.nightly_for("5-2", "300-2")
 @pytest.mark.parametrize(("count", "clusters"), [(300, 1), (300, 2), (5, 2)])
 def test_emulated_maps_agree_with_float64_and_leave_other_rows_alone(library, weights, count, clusters):
     z1, g3, row_ptr = rows_of(count, spare=40)
@@ -122,6 +123,7 @@ def test_emulated_maps_agree_with_float64_and_leave_other_rows_alone(library, we
     assert (back[:count] - back_exact[:count]).norm() < 4e-7 * back_exact[:count].norm()
 
 
+@pytest.mark.nightly
 def test_the_order_in_which_threads_run_changes_nothing(library, weights, monkeypatch):
     z1, g3, row_ptr = rows_of(290, spare=0)
     maps = maps_of(library, [weights], 1)
@@ -170,6 +172,7 @@ def test_another_network_is_left_to_other_kernels(settings, reason):
             fast.use_edge_maps()
 
 
+@pytest.mark.nightly_for("False")
 @needs_kernels
 @pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
 @pytest.mark.parametrize("keeps", [False, True])
@@ -186,6 +189,7 @@ def test_a_potential_with_emulated_maps_agrees_with_the_exact_model(library, mak
     assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()
 
 
+@pytest.mark.nightly
 @needs_kernels
 @pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
 def test_few_atoms_with_emulated_maps_agree_with_the_exact_model(library, make_potential, ethanol):
@@ -201,6 +205,7 @@ def test_few_atoms_with_emulated_maps_agree_with_the_exact_model(library, make_p
     assert (found.forces - wanted.forces).norm() < 4e-6 * wanted.forces.norm()
 
 
+@pytest.mark.nightly_for("maps_forward", "maps_forward_with_slopes", "maps_backward")
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("name", edge_maps.CALLED)
@@ -217,6 +222,7 @@ def test_the_kernels_compile_without_spilling_registers(tmp_path, name):
     assert "serialized" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_the_kernels_compile_from_the_files_that_the_package_names(tmp_path, monkeypatch):
     needs_nvrtc(tmp_path, monkeypatch)
     found = edge_maps.code()

@@ -35,6 +35,7 @@ def error(found, potential, batch):
     return float((found.forces - exact.forces).norm() / exact.forces.norm())
 
 
+@pytest.mark.nightly_for("1-4", "8-4", "1-1", "1-2", "2-2", "2-4", "5-1", "5-4", "8-1", "8-2")
 @needs_kernels
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
@@ -48,6 +49,9 @@ def test_any_number_of_elements_in_groups(make_potential, count, group):
     assert error(found, potential, batch) < 3e-6
 
 
+@pytest.mark.nightly_for(
+    f"coarse-{GATED}", "coarse-{'group': 'SO(3)'}", "lean, in pieces-{'num_layers': 0}", "{'num_radial': 24}"
+)
 @needs_kernels
 @pytest.mark.parametrize("settings", [GATED, dict(group="SO(3)"), dict(num_layers=0), dict(num_radial=24)], ids=str)
 @pytest.mark.parametrize("cut", ["coarse", "lean, in pieces"])
@@ -92,6 +96,7 @@ def test_atoms_too_near_for_the_functions_are_left_to_the_general_kernels(make_p
     assert error(found, potential, batch) < max(3e-6, 1.5 * error(general, potential, batch))
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_equal_input_gives_equal_bits_and_poisoned_buffers_do_not_show(make_potential):
     potential = make_potential(num_channels=32, num_layers=1, num_radial=8, cutoff=2.0)

@@ -147,7 +147,15 @@ CUTS = {
 }
 
 
-@pytest.mark.nightly_for("coarse", "coarser", "fine", "row", "row of few warps")
+@pytest.mark.nightly_for(
+    "{'num_layers': 1, 'group': 'SO(3)'}",
+    str(GATED),
+    "coarse",
+    "coarser",
+    "fine",
+    "row",
+    "row of few warps",
+)
 @needs_kernels
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
@@ -214,6 +222,7 @@ def test_a_position_that_is_not_a_number_reaches_the_energy(make_potential, chir
     assert fast.run(positions, *inputs).energy.isnan().all()
 
 
+@pytest.mark.nightly_for("row")
 @needs_kernels
 @pytest.mark.parametrize("cut", ["row", "coarse"])
 def test_atoms_that_coincide_have_no_energy_and_others_have(make_potential, cut, chiral):

@@ -62,6 +62,7 @@ def test_all_ways_of_cutting_the_work_agree(make_potential, cut, ethanol, cation
     assert_agrees(potential, batch_of(ethanol, cation), of_system=1, tiles=CUTS[cut])
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_sums_over_parts_of_systems_are_the_same(make_potential, ethanol, cation, wire, monkeypatch):
     potential = make_potential(model="tensornet2", num_channels=16, num_layers=1)

@@ -40,6 +40,7 @@ def test_systems_without_atoms_have_none():
     assert of_systems.tolist() == [0, 0]
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_they_follow_the_inputs_of_every_run(potential, ethanol):
     potential = uncertain(potential).to(DEVICE)

@@ -94,7 +94,9 @@ CASES = [
 
 
 @needs_kernels
-@pytest.mark.nightly_for("{'messages': 'target'}-3-2", "{'num_layers': 3}-3-1", "{'num_channels': 32}-3-2")
+@pytest.mark.nightly_for(
+    "{}-4-1", f"{GATED}-4-1", "{'messages': 'target'}-3-2", "{'num_layers': 3}-3-1", "{'num_channels': 32}-3-2"
+)
 @pytest.mark.parametrize(("settings", "rows", "reach"), CASES, ids=str)
 def test_forces_are_those_of_the_exact_model(settings, rows, reach):
     potential = uncertain(potential_of(**settings))
@@ -141,6 +143,7 @@ def test_results_are_those_of_all_atoms_at_once():
     assert (whole.forces - first).norm() < 1e-6 * first.norm()
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_neighbours_too_many_slabs_apart_are_noticed():
     """In any other order than that of slabs: results are NaN, never wrong."""
@@ -181,6 +184,7 @@ def small(monkeypatch):
     monkeypatch.setattr(captured_step, "engine_for", engine_for)
 
 
+@pytest.mark.nightly
 @needs_kernels
 def test_a_step_orders_atoms_in_slabs_and_divides_them_anew(small):
     """The step works in its own order; exchanged atoms leave their slabs, and results are right all the same."""

@@ -51,6 +51,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.nightly_for("700")
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("capacity", [None, 700])
@@ -239,7 +240,7 @@ def test_partial_derivatives_are_those_of_the_form(pairs, name):
 
 
 @pytest.mark.nightly_for(
-    "messages", "products", "surroundings", "torch-linear", "torch-norms", "torch-symmetric products"
+    "C", "messages", "products", "surroundings", "torch-linear", "torch-norms", "torch-symmetric products"
 )
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)

@@ -171,6 +171,7 @@ print([name for name in sys.modules if name == "triton" or name.startswith("torc
 """
 
 
+@pytest.mark.nightly
 def test_a_plan_needs_no_gpu_no_triton_and_no_engine():
     done = subprocess.run([sys.executable, "-c", PURE], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

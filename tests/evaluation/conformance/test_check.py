@@ -183,6 +183,8 @@ WRONG = {
     "checkpoint": (KeepsAWeightToItself, ""),
     "step": (Remembers, ""),
 }
+# The only check that fails for its model.
+ALONE = ("reflection", "host", "training", "checkpoint")
 
 
 @pytest.fixture
@@ -204,25 +206,14 @@ def failed(potential) -> dict[str, str]:
     return {one.name: one.why for one in found.checks if not one.passed}
 
 
+@pytest.mark.nightly_for("permutation", "lone atoms", "supercell", "batch", "cutoff", "padding", "float32", "step")
 @pytest.mark.parametrize("name", [name for name, *_ in SUITE])
 def test_every_check_catches_a_model_that_is_wrong(name, in_place_of):
     network, why = WRONG[name]
     found = failed(in_place_of(network))
     assert name in found
     assert why in found[name]
-
-
-@pytest.mark.parametrize(
-    ("network", "only"),
-    [
-        (SeesHandedness, {"reflection"}),
-        (ReadsOnTheHost, {"host"}),
-        (CannotBeTrained, {"training"}),
-        (KeepsAWeightToItself, {"checkpoint"}),
-    ],
-)
-def test_a_check_tells_one_mistake_from_others(network, only, in_place_of):
-    assert failed(in_place_of(network)).keys() == only
+    assert name not in ALONE or len(found) == 1
 
 
 def test_what_a_longer_list_holds_must_not_count(in_place_of):

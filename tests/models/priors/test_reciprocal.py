@@ -232,6 +232,7 @@ def test_a_batch_of_different_cells_and_none_is_that_of_each_system():
     assert float(alone[1].energy[0]) == pytest.approx(-COULOMB * 0.12 / 14, rel=1e-12)
 
 
+@pytest.mark.nightly
 def test_ions_are_those_of_openmm():
     openmm = pytest.importorskip("openmm")
     system = ions(pairs=13, size=24.0)

@@ -43,6 +43,7 @@ def test_a_cell_much_smaller_than_the_radius():
         require_neighbours(edges, systems, 3.0)
 
 
+@pytest.mark.nightly
 def test_a_large_box_with_many_bins():
     random = np.random.default_rng(3)
     systems = [(random.uniform(-5, 40, (600, 3)), np.diag([31.0, 33.0, 29.0]) + 2.0, PERIODIC)]

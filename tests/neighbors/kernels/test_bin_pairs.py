@@ -49,7 +49,7 @@ def dense(count=60):
     return [(np.random.default_rng(3).random((count, 3)) @ DENSE, DENSE, (True,) * 3)]
 
 
-@pytest.mark.nightly_for("2-3")
+@pytest.mark.nightly
 @needs_kernels
 @pytest.mark.parametrize(("columns", "split"), [(4, 1), (2, 3)])
 def test_hits_without_room_are_found_again(monkeypatch, columns, split):
@@ -70,6 +70,7 @@ def test_hits_without_room_are_found_again(monkeypatch, columns, split):
     assert lengths[1] == 0
 
 
+@pytest.mark.nightly
 @needs_kernels
 @pytest.mark.parametrize("words", [1, 4])
 def test_a_list_that_is_too_short_holds_the_first_edges(monkeypatch, words):

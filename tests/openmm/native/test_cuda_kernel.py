@@ -67,6 +67,7 @@ def places() -> tuple[np.ndarray, np.ndarray]:
     return np.pad(ORDER, (0, PADDED - NUM)).astype(np.int32), place
 
 
+@pytest.mark.nightly_for("mixed-True", "mixed-False", "single-True")
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_positions_are_gathered(tmp_path, precision, offsets):

@@ -33,6 +33,7 @@ def test_pairs_of_an_ideal_gas_and_of_a_crystal():
     assert found.x[found.y.argmax()] == pytest.approx(3.61 / np.sqrt(2), abs=0.03)
 
 
+@pytest.mark.nightly
 def test_a_random_walk_diffuses_through_the_faces():
     rng = np.random.default_rng(1)
     step, deviation = 0.5, 0.3  # ps, Å

@@ -83,6 +83,7 @@ def test_a_distillation_writes_checkpoint_page_and_record(organic, tmp_path, qui
         distill(structures_of(organic), output, DistillSettings(**{**SMALL, "epochs": 3}), Stops())
 
 
+@pytest.mark.nightly
 def test_a_fast_model_is_trained_further(organic, tmp_path, quick, monkeypatch):
     monkeypatch.setattr(page, "write", lambda *given: {"page": "", "force_rmse": 1.0, "force_rmse_relative": 1.0})
     start = Potential(TensorNetConfig(num_channels=4, num_layers=0, cutoff=3.2, max_z=20), [ZBLConfig(cutoff=1.0)])

@@ -49,6 +49,7 @@ def test_higher_derivatives_of_a_function_of_the_result(kernels, name, has_facto
             torch.testing.assert_close(one, other, rtol=0, atol=1e-11 * float(other.detach().abs().max()))
 
 
+@pytest.mark.nightly_for("SO(3)")
 @needs_kernels
 @pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
 def test_gradients_of_a_loss_on_forces_are_those_of_the_plain_network(kernels, group):
