@@ -58,6 +58,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.nightly_for(
+    "docs/pitfalls.md",
     "docs/uncertainty.md",
     "docs/dynamics.md",
     "docs/what_runs.md",

@@ -29,6 +29,7 @@ def run(monkeypatch, *arguments):
     return record.read("released")
 
 
+@pytest.mark.nightly
 def test_a_row_has_what_the_tables_show(results, monkeypatch):
     (row,) = run(monkeypatch, "--rows", "organic-1/toluene")["rows"]
     head = {"potential": "organic-1", "system": "toluene", "atoms": 15, "kind": "molecule", "by": "torchmdx"}

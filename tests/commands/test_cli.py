@@ -261,6 +261,7 @@ def test_a_converted_checkpoint_gives_the_same_energies(capsys, data, molecule_f
     np.testing.assert_allclose(after.get_forces(atoms), factor * before.get_forces(atoms), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.nightly_for("tensornet2-cut")
 @pytest.mark.parametrize("name", ["tensornet2-cut", "tensornet-zbl", "tensornet2-repulsion", "tensornet-d2"])
 def test_a_converted_checkpoint_has_priors_in_its_unit(capsys, data, tmp_path, name):
     source, target = data / f"{name}.ckpt", tmp_path / "converted.safetensors"

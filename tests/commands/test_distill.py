@@ -114,6 +114,7 @@ def test_a_run_distils_the_fast_model_that_is_missing_and_takes_one_that_is_ther
     assert "--steps must be a multiple of --inner 4, got 9" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_md_takes_the_fast_model_of_its_potential(tmp_path, capsys):
     ase.io.write(tmp_path / "water.xyz", molecule("H2O"))
     steps = ["--steps", "8", "--inner", "2", "--save-every", "4", "--log-every", "4", "--device", "cpu", "--no-page"]

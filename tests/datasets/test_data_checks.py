@@ -102,6 +102,7 @@ def test_forces_in_another_unit_than_energies_are_found(tmp_path, factor):
     assert "check the units" in one.text
 
 
+@pytest.mark.nightly_for("0.07349864501572981-rydberg")
 @pytest.mark.parametrize(("factor", "unit"), [(1 / HARTREE, "hartree"), (2 / HARTREE, "rydberg"), (KCAL, "kcal/mol")])
 def test_the_unit_of_all_electron_energies_is_guessed(tmp_path, factor, unit):
     (one,) = of(checked(wrong_labels.store(tmp_path / "s", change=both(lambda k: True, factor))), "energy unit")

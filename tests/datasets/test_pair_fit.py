@@ -11,6 +11,7 @@ from torchmdx.datasets.pair_fit import pair_fit
 from torchmdx.datasets.store import Store, StoreWriter
 
 
+@pytest.mark.nightly_for("0.04")
 @pytest.mark.parametrize("factor", [1.0, -1.0, 0.04])
 def test_sign_and_ratio_of_unordered_molecules(tmp_path, factor):
     store = wrong_labels.store(tmp_path / "s", change=wrong_labels.forces(lambda k: True, factor))

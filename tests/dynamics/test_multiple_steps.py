@@ -298,6 +298,7 @@ def test_the_outer_step_follows_from_the_hydrogens(tiny, system):
     make(tiny, system, fast=fast, timestep=1.0, inner=3, hydrogen_mass=3.0)
 
 
+@pytest.mark.nightly_for("0.9-4")
 @pytest.mark.parametrize(("factor", "inner"), [(0.9, 4), (1.2, 2)])
 def test_a_harmonic_distribution_is_that_of_the_linear_map(factor, inner):
     """Positions and kinetic energies against the stationary covariance of the scheme, which is computed apart."""

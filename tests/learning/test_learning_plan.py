@@ -29,6 +29,7 @@ def test_the_plan_of_a_run_that_has_begun_says_where_it_goes_on(finished):
     assert plan(finished[0])[-1].endswith("continues in round 002 after explore, label, select, train")
 
 
+@pytest.mark.nightly
 def test_labels_of_other_calculators_are_not_measured(tmp_path):
     start_file(tmp_path / "start.extxyz")
     found = plan(settings(tmp_path, label={"calculator": "ase.calculators.morse:MorsePotential"}))

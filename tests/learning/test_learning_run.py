@@ -79,6 +79,7 @@ def place(tmp_path, labelling_here):
     return tmp_path
 
 
+@pytest.mark.nightly_for("label_frames-after")
 @pytest.mark.parametrize(
     ("stage", "when"),
     [

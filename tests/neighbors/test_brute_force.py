@@ -27,6 +27,7 @@ def test_every_kind_of_structure_agrees_with_the_loops(structure, cutoff):
     assert edges.row_ptr.tolist() == [sum(i < atom for i, _, _ in pairs) for atom in range(len(structure) + 1)]
 
 
+@pytest.mark.nightly_for("3", "5")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_cells_and_scattered_atoms_agree_with_the_loops(seed):
     random = np.random.default_rng(seed)

@@ -50,7 +50,7 @@ def test_any_structure_has_the_neighbours_that_loops_find(backend, dtype, struct
     require_neighbours(edges, systems, cutoff, dtype)
 
 
-@pytest.mark.nightly_for("brute_force", "vesin")
+@pytest.mark.nightly_for("cell_list", "brute_force", "vesin")
 @pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @FAST
 @given(structure=structures(), seed=st.integers(0, 1000))

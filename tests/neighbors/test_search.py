@@ -156,7 +156,7 @@ def test_no_atoms_and_one_atom(backend, atoms):
     assert edges.row_ptr.tolist() == [0] * (atoms + 1)
 
 
-@pytest.mark.nightly_for("triton_cell_list-inf", "triton_cell_list--inf", "triton_brute_force")
+@pytest.mark.nightly_for("triton_cell_list", "triton_brute_force")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_atoms_that_are_nowhere_are_flagged_and_alone(backend, value):
     systems = liquid(10)

@@ -175,6 +175,7 @@ def coulomb_and_lennard_jones(system: openmm.System, positions: np.ndarray, pair
     return total
 
 
+@pytest.mark.nightly_for("method1")
 @pytest.mark.parametrize("method", [app.Ewald, app.PME])
 def test_a_lattice_sum_loses_each_pairs_nearest_image(potential, method) -> None:
     topology, positions = water_box()

@@ -160,6 +160,7 @@ def test_a_potential_gets_it_and_predictions_have_it(potential, labelled):
     assert "--fit-references" in warned[0]
 
 
+@pytest.mark.nightly
 def test_the_factor_of_forces_makes_their_errors_as_large(potential, labelled):
     store, frames, _ = labelled
     train, held_out = (store, np.arange(12)), (store, np.arange(12, 24))

@@ -78,6 +78,7 @@ def inner_folders(module: str) -> list[str]:
     return [other for other in FOLDERS[1:] if module.startswith(f"{other}.")]
 
 
+@pytest.mark.nightly
 def test_the_package_itself_imports_from_the_defining_modules():
     """So that the order of imports stays visible, and nothing depends on what is imported lazily."""
     wrong = []

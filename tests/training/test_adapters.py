@@ -43,6 +43,7 @@ def test_adapters_change_nothing_at_first_and_are_merged_into_weights():
         add_adapters(potential(), 99, seed=0)
 
 
+@pytest.mark.nightly
 def test_a_training_of_adapters_writes_plain_potentials_and_is_resumed(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 40)
     model = {"num_channels": 16, "num_layers": 1, "num_radial": 8, "cutoff": 4.0, "max_z": 8}

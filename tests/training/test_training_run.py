@@ -362,6 +362,7 @@ def test_files_are_converted_once_in_the_directory_of_the_run(tmp_path, capsys):
     assert "data.energy_unit applies to files" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_second_training_of_a_directory_is_refused(config, tmp_path, capsys):
     directory, one = tmp_path / "run", ["--training.epochs", "1"]
     assert run(config, directory, *one) == 0

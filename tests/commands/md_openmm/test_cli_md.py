@@ -189,6 +189,7 @@ def test_the_page_of_a_run_can_be_left_out(capsys, model, ethanol_file):
     assert "<title>ethanol.xyz: NVT" in Path("run.html").read_text()
 
 
+@pytest.mark.nightly_for("python")
 @pytest.mark.parametrize("transport", ["python", "native"])
 def test_an_audit_stops_a_run_at_a_stated_step(capsys, model, ethanol_file, monkeypatch, transport):
     if transport == "native" and (reason := native.unavailable(cuda=False)) is not None:

@@ -57,6 +57,7 @@ def runs() -> list[str]:
     return Path("runs").read_text().splitlines()
 
 
+@pytest.mark.nightly_for("vasp")
 @pytest.mark.parametrize("program", NAMES)
 def test_labels_are_what_the_program_wrote_in_one_run(program):
     geometry = structure(program)

@@ -35,6 +35,7 @@ def test_the_barrier_of_a_double_well_is_the_exact_one(morse, periodic):
     assert curve.max() - curve[0] == pytest.approx(barrier(), abs=1e-3)
 
 
+@pytest.mark.nightly
 def test_the_path_is_that_of_ase_with_images_one_by_one(morse):
     path = torchmdx.neb(*ends(True), morse, images=4, fmax=0.01, start="linear", **CPU)
     calculator = Calculator(morse, **CPU)

@@ -44,7 +44,7 @@ def strain(after: Atoms, before: Atoms) -> np.ndarray:
     return np.linalg.solve(before.cell.array, after.cell.array) - np.eye(3)
 
 
-@pytest.mark.nightly_for("limits1", "limits2")
+@pytest.mark.nightly_for("fire", "limits1", "limits2")
 @pytest.mark.parametrize("optimizer", ["lbfgs", "fire"])
 @pytest.mark.parametrize(
     ("limits", "of_ase"),

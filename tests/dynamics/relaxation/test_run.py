@@ -96,7 +96,7 @@ def test_cells_under_pressure_reach_the_minima_of_single_relaxations(repulsive):
         np.testing.assert_allclose(recomputed.get_stress()[:3], -pressure * GPA, atol=5e-3)
 
 
-@pytest.mark.nightly_for("1000")
+@pytest.mark.nightly_for("12", "1000")
 @pytest.mark.parametrize("batch_atoms", [1, 12, 1000])
 def test_results_do_not_depend_on_the_batch(repulsive, batch_atoms):
     settings = dict(fmax=0.05, cell=True, pressure=60.0, **CPU)

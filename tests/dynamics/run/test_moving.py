@@ -129,6 +129,7 @@ def test_a_second_run_is_refused_and_a_killed_one_blocks_nobody(md, model, ethan
     assert not (folder / "run.lock").exists()
 
 
+@pytest.mark.nightly_for("openmm")
 def test_a_signal_while_it_reads_leaves_a_run_to_restart(md, model, ethanol_file, folder, monkeypatch, capsys):
     assert md(ethanol_file, model, "whole", "--steps", 8) == 0
 

@@ -149,6 +149,7 @@ def test_every_option(make_potential, engine, options):
     assert_passes("batch", engine, make_potential(torch.float32, **options))
 
 
+@pytest.mark.nightly_for("exact")
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", ["exact", "pairs"])
 def test_float64_is_exact(make_kind, check, name):

@@ -96,9 +96,7 @@ def domain_of(atoms, num_owned, levels, cutoff):
     return Domain(**vars(batch_of(atoms[order])), hops=torch.tensor(hops[order], dtype=torch.int32), within=within)
 
 
-@pytest.mark.nightly_for(
-    "2-(1, 6, 8)-[[15, 17, 19], [1, 3, 5], [30, 32, 34]]", "3-()-[[13, 15, 17, 19], [33, 35, 35, 35]]"
-)
+@pytest.mark.nightly
 @pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("layers", "elements", "counts"),
@@ -149,6 +147,7 @@ def test_matrices_are_kept_to_float32():
     assert (found - weights).abs().max() <= 2.0**-23 * weights.abs().max()
 
 
+@pytest.mark.nightly_for("settings2", "settings3")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -174,6 +174,7 @@ def test_what_pulls_on_charges_gives_the_same_forces_with_the_kernels(library, c
     assert (found[1] - found[0]).norm() <= 2e-6 * layers * found[0].norm()
 
 
+@pytest.mark.nightly_for("settings1", "settings2", "settings3")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

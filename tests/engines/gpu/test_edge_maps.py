@@ -172,7 +172,7 @@ def test_another_network_is_left_to_other_kernels(settings, reason):
             fast.use_edge_maps()
 
 
-@pytest.mark.nightly_for("False")
+@pytest.mark.nightly
 @needs_kernels
 @pytest.mark.skipif(not INTERPRETED, reason="the emulated kernel reads memory of the CPU")
 @pytest.mark.parametrize("keeps", [False, True])

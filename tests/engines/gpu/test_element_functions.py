@@ -17,6 +17,7 @@ def made(**settings):
     return table, ElementFunctions.of(table.coefficients[0], table.stretch)
 
 
+@pytest.mark.nightly
 def test_functions_of_trained_weights_make_the_filters():
     table = tabulate(load("organic-1").requires_grad_(False).network)
     found = ElementFunctions.of(table.coefficients[0], table.stretch)

@@ -35,7 +35,7 @@ def error(found, potential, batch):
     return float((found.forces - exact.forces).norm() / exact.forces.norm())
 
 
-@pytest.mark.nightly_for("1-4", "8-4", "1-1", "1-2", "2-2", "2-4", "5-1", "5-4", "8-1", "8-2")
+@pytest.mark.nightly_for("5-2", "1-4", "8-4", "1-1", "1-2", "2-2", "2-4", "5-1", "5-4", "8-1", "8-2")
 @needs_kernels
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("count", [1, 2, 5, 8])

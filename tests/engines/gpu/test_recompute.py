@@ -14,7 +14,7 @@ from torchmdx.engines.plan.launch_sizes import LEAN_ATOMS, ProductBlock, Tiles, 
 from torchmdx.neighbors.brute_force import brute_force
 
 
-@pytest.mark.nightly_for("in place-1", "in place-3", "not in place-3")
+@pytest.mark.nightly
 @needs_kernels
 @pytest.mark.parametrize("num_layers", [1, 3])
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "not in place"])

@@ -240,7 +240,14 @@ def test_partial_derivatives_are_those_of_the_form(pairs, name):
 
 
 @pytest.mark.nightly_for(
-    "C", "messages", "products", "surroundings", "torch-linear", "torch-norms", "torch-symmetric products"
+    "torch-part sums",
+    "C",
+    "messages",
+    "products",
+    "surroundings",
+    "torch-linear",
+    "torch-norms",
+    "torch-symmetric products",
 )
 @pytest.mark.usefixtures("kernels_or_torch")
 @pytest.mark.parametrize("name", NAMES)

@@ -177,6 +177,7 @@ def test_the_stress_of_a_slab_in_its_plane():
     assert float(energy_at(0.0).stress[0, 0, 0]) * volume == pytest.approx(slope, abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_first_and_second_derivatives_in_positions_cell_and_charges():
     systems = [ions(pairs=2, size=6.0), ions(pairs=1, pbc=SLAB, size=6.0)]
     batch = Batch.from_systems(systems)

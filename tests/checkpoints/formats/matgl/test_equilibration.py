@@ -40,6 +40,7 @@ def test_results_are_those_of_matgl(name, tmp_path):
     assert "electrostatic potential from neighbours' charges, within the cutoff" in reading.report.read
 
 
+@pytest.mark.nightly_for("qet-element")
 @pytest.mark.parametrize("name", NAMES)
 def test_on_dgl_the_potential_is_that_of_an_atoms_own_charge(name, tmp_path):
     told, tensors = on_dgl(name)

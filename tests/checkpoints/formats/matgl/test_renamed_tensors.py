@@ -31,6 +31,7 @@ def test_version_1_has_source_and_target_exchanged(tmp_path, name, module):
     assert exchanged in reading.report.remapped
 
 
+@pytest.mark.nightly_for("SO(3)")
 @pytest.mark.parametrize("module", ["_tensornet", "_tensornet_dgl"])
 @pytest.mark.parametrize("group", ["O(3)", "SO(3)"])
 def test_version_1_on_dgl_has_messages_of_the_atoms_own_tensors(tmp_path, group, module):

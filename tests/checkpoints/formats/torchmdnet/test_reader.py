@@ -81,6 +81,7 @@ def put_rows_in_old_order(weights):
             weights[name] = value[order]
 
 
+@pytest.mark.nightly_for("False")
 @pytest.mark.parametrize("name", [path.name for path in FILES])
 @pytest.mark.parametrize("flag", [True, False])
 def test_the_old_layout_is_read(edited, data, name, flag):
