@@ -69,16 +69,16 @@ def milliseconds(potential: Potential | Ensemble, batch: Batch) -> tuple[float, 
 
 def measure(kind: str, name: str, potential: Potential | Ensemble) -> Row:
     batch = Batch.from_systems([System.from_ase(released.structure(name))])
-    beside, nodes = milliseconds(potential, batch)
+    parallel, nodes = milliseconds(potential, batch)
     with in_turn():
         after, _ = milliseconds(potential, batch)
     return dict(
         potential=kind,
         system=name,
         atoms=batch.num_atoms,
-        ms=round(beside, 4),
+        ms=round(parallel, 4),
         in_turn_ms=round(after, 4),
-        saved=round(1 - beside / after, 3),
+        saved=round(1 - parallel / after, 3),
         nodes=nodes,
     )
 

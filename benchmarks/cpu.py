@@ -5,7 +5,7 @@ torchmd-net, in one run.
 
 The models, weights and structures of step.py, crystals, and the steps of training.py, on all threads. Each side runs in
 a process of its own, since settings of memory and waiting threads take effect when a process starts. Evaluations are
-also timed beside a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search
+also timed next to a program that keeps one processor busy. ms: medians, from NumPy positions to NumPy forces, search
 included. force_error: relative, against the exact model in float64, where the structure is small enough. Results go
 to cpu.json.
 """
@@ -65,7 +65,7 @@ CRYSTALS = {
 EXACT_ATOMS = 700
 STRETCHES = 10  # of OpenMM's steps and of evaluations, in turn, since the clock of a processor varies
 OURS_ALONE = ("crystals", "openmm")  # what torchmd-net is not timed for
-BUSY = 3  # evaluations beside another program
+BUSY = 3  # evaluations next to another program
 Run = Callable[[], np.ndarray | None]
 
 

@@ -1,4 +1,4 @@
-"""Properties of twelve elements with a potential of matgl: torchmdx's calculator beside matgl's own, in one run.
+"""Properties of twelve elements with a potential of matgl: torchmdx's calculator compared with matgl's own, in one run.
 
     python -m benchmarks.crystal_properties FOLDER
 

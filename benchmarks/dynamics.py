@@ -1,4 +1,4 @@
-"""Times `torchmdx.Dynamics`: ns/day at 1 fs, beside the evaluation alone and OpenMM with the native force.
+"""Times `torchmdx.Dynamics`: ns/day at 1 fs, compared with the evaluation alone and OpenMM with the native force.
 
     python -m benchmarks.dynamics [--names a,b] [--replicas 1024] [--steps-per-replay 20] [--no-openmm]
 

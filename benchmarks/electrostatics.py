@@ -1,4 +1,4 @@
-"""What the Coulomb energy of a periodic system adds to a captured step: Ewald sums and meshes beside a reaction field.
+"""What Coulomb energies of periodic systems add to a captured step: Ewald sums and meshes, and a reaction field.
 
     python -m benchmarks.electrostatics [FILE] [--names water216,peptide_in_water,water8000] [--cutoffs 9,12]
         [--mesh-cutoffs 7,9]

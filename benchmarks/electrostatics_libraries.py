@@ -67,7 +67,7 @@ def exactly(batch: Batch, charges: Tensor) -> Found:
 
 def own(given: Sum, method: str, cutoff: float | None) -> Iterator[tuple[str, Run]]:
     """torchmdx's kernels, as an engine launches them. cutoff None: that of a captured step."""
-    from torchmdx.engines.gpu.branches import beside
+    from torchmdx.engines.gpu.branches import in_branch
     from torchmdx.engines.gpu.triton import coulomb, reciprocal
 
     batch, (count, sets) = given.batch, given.charges.shape
@@ -84,7 +84,7 @@ def own(given: Sum, method: str, cutoff: float | None) -> Iterator[tuple[str, Ru
 
     def run() -> Found:
         out.energies.zero_()
-        with beside(batch.positions.device, 3) as branch:
+        with in_branch(batch.positions.device, 3) as branch:
             branch.run(lambda: waves.run(vectors, batch, blocks, edges.overflow, forces=True))
             pairs.run(batch, edges, blocks, out, add=False)
         waves.add(batch, blocks, out)

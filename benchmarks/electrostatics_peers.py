@@ -62,7 +62,7 @@ def timed(run: Run, *, captured: bool) -> tuple[float, str]:
 
 
 def row_of(given: Sum, by: str, method: str, cutoff: float | None, *, compiled: bool) -> dict[str, Any]:
-    """The first size that is exact enough, or from which on the error stays: that of rounding."""
+    """The first size that is exact enough, or after which the error stays: that of rounding."""
     best: tuple[tuple[float, float], str, Run] | None = None
     for size, run in LIBRARIES[by][0](given, method, cutoff):
         errors = given.errors(run())

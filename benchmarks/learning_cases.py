@@ -119,7 +119,7 @@ class Case:
     Attributes:
         start: Structures to explore from.
         tests: Fresh frames, by name.
-        settings: Of `torchmdx learn`, beside those of the strategy.
+        settings: Of `torchmdx learn`, in addition to those of the strategy.
     """
 
     start: Callable[[], list[ase.Atoms]]

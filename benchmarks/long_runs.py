@@ -9,7 +9,7 @@ smaller box, alanine dipeptide in 200 molecules of water, was equilibrated by Op
 Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time, whose means
 density_tenths has. drift: slope of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were
 repeated with a longer list. A run ends after --seconds, unless --picoseconds are covered before; its row is written
-every REPORT seconds, from 20 frames on.
+every REPORT seconds after 20 frames.
 
 upstream_*: of crystals where matgl can be imported, its own results for FRAMES structures of the run: the mean pressure
 (without kinetic energy) less that of torchmdx, GPa, and the largest difference of a force, eV/Å.

@@ -5,7 +5,7 @@
 Langevin at 300 K with 1/ps, without and with hydrogens of 3 amu: 128 replicas of alanine dipeptide, eight of a box of
 216 molecules of water, and six of each of twenty molecules of organic-1's test set, from the folder of
 `benchmarks.multiple_steps_physics start`, or from where they are. A run has the default `max_force_difference` until it
-ends in a disagreement, and none from there on. It ends after MOST ps, or --seconds, or when a replica has three times
+ends in a disagreement, and none after it. It ends after MOST ps, or --seconds, or when a replica has three times
 the temperature.
 
 - agrees_ps, lasts_ps: until the first disagreement, and until the end, of each replica

@@ -1,4 +1,4 @@
-"""Times ML/MM systems by embedding, link atoms and barostat, beside the same system without them.
+"""Times ML/MM systems by embedding, link atoms and barostat, compared with the same system without them.
 
     python -m benchmarks.openmm_embeddings [--platform CUDA] [--rows plain,links,charged,electrostatic,barostat]
 

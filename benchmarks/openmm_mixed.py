@@ -1,8 +1,8 @@
-"""Times a machine-learned ligand beside a protein in water, with mechanical embedding: each transport, and openmm-ml.
+"""Times a machine-learned ligand and a protein in water, with mechanical embedding: each transport, and openmm-ml.
 
     python -m benchmarks.openmm_mixed [--transports none,native,python,torch] [--peer]
 
-Alanine dipeptide beside DHFR in TIP3P water with amber14 and PME, about 40,000 atoms, 22 of them in the network.
+Alanine dipeptide next to DHFR in TIP3P water with amber14 and PME, about 40,000 atoms, 22 of them in the network.
 CUDA platform, mixed precision, LangevinMiddle at 1 fs; hydrogens outside the ligand are constrained. "none" is the
 force field alone; the other rows add the network and its transport.
 """

@@ -28,9 +28,9 @@ NAMES = {
 
 
 def compared(rows: list[Row]) -> list[tuple[str, float, float, str]]:
-    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system that has both.
+    """(label, ms of torchmdx, ms of the fastest other mode, its program) of each system with a `speedup`.
 
-    Rows of another device than the record's are left out: the picture names one. So are systems without a factor.
+    Rows of another device than the record's are left out: the picture names one.
     """
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:

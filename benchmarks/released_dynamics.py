@@ -18,7 +18,7 @@ compared with rows of the same commit and device.
 
 step_ms: wall clock over many steps, the median of five stretches. setup_s: from the structure to the first step.
 ready_s: to the 61st, when all is compiled. J_per_ns, watts: of the whole GPU (benchmarks/energy.py). speedup, saving:
-over openmm-ml in its best mode.
+over openmm-ml in its best mode; only where it was timed as it is, compiled.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def row_of(head: Row, ended: in_turn.Ended) -> Row:
 
 
 def compared(rows: list[Row]) -> list[Row]:
-    """With the factors to openmm-ml in its best mode."""
+    """With the factors to openmm-ml in its best mode; none where it was not timed as it is, which may be the best."""
+    if not any(row["program"] == PEER and "step_ms" in row for row in rows):
+        return rows
     for name, key in (("speedup", "step_ms"), ("saving", "J_per_ns")):
         peers = [row[key] for row in rows if row["program"] not in OURS and key in row]
         for row in rows:
@@ -185,12 +187,12 @@ def main() -> None:
         return
     chosen = [name for name in options.rows.split(",") if name]
     found = list(cases(options.folder and Path(options.folder), chosen, options.programs.split(";")))
-    beside: dict[tuple[str, str], list[Row]] = defaultdict(list)  # rows that are compared with each other
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)  # rows that are compared with each other
     for row in record.current("released_dynamics"):
-        beside[row["potential"], row["system"]].append(row)
+        groups[row["potential"], row["system"]].append(row)
     for row in measured(found, options.seconds, options.compile_seconds, options.at_once):
         print(row, flush=True)
-        rows = beside[row["potential"], row["system"]]
+        rows = groups[row["potential"], row["system"]]
         rows[:] = [one for one in rows if one["program"] != row["program"]] + [row]
         record.update("released_dynamics", compared(rows), ("potential", "system", "program"))
 

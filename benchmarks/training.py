@@ -1,4 +1,4 @@
-"""Times training steps beside torchmd-net's, in one run on one GPU.
+"""Times training steps and those of torchmd-net, in one run on one GPU.
 
     python -m benchmarks.training [--peer] [--reading]
     torchrun --nproc-per-node 2 -m benchmarks.training      several GPUs, 512 frames each

@@ -60,7 +60,7 @@ def torchmdx(
 def mace(
     data: Path, work: Path, seed: int, rate: float, epochs: int | None, device: str, marks: list[float]
 ) -> Predict:
-    """With the network of MACE's tutorial, averaged weights, and energies last from three quarters on."""
+    """With the network of MACE's tutorial, averaged weights, and energies last for the last quarter."""
     from mace import tools
     from mace.calculators import MACECalculator
     from mace.cli.run_train import run

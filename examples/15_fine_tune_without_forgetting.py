@@ -12,7 +12,7 @@ from torchmdx.training import make_config, train
 
 DATA = Path(__file__).parent / "data"
 OUT = Path("out") / "15_fine_tune_without_forgetting"
-PER_MOLECULE, TRAINED, VALIDATED = 23, 10, 13  # of each of five silanes; from 13 on they are unseen
+PER_MOLECULE, TRAINED, VALIDATED = 23, 10, 13  # of each of five silanes; those after 13 are unseen
 
 
 PARTS = {"train": str(OUT / "train.xyz"), "validation": str(OUT / "validation.xyz")}

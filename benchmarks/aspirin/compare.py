@@ -1,4 +1,4 @@
-"""Trains on aspirin beside torchmd-net: the same frames, split, network, batches and epochs; then the same test frames.
+"""Trains on aspirin, with torchmdx and torchmd-net: the same frames, split, network, batches, epochs and test frames.
 
     python -m benchmarks.aspirin.compare aspirin.npz [--epochs 100] [--only ours|peer]
 

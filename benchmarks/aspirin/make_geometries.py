@@ -114,13 +114,13 @@ def resume(path: Path) -> tuple[Atoms, np.random.Generator, list]:
 def save(path: Path, atoms: Atoms, frames: list, **state: Any) -> None:
     """Writes all frames: whole, or not at all."""
     positions, energies, forces, temperatures = (np.array(column) for column in zip(*frames, strict=True))
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
         arrays = {"z": atoms.numbers, "R": positions, "E": energies, "F": forces, "T": temperatures, **state}
         np.savez(file, recipe=json.dumps(RECIPE), **arrays)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    os.replace(new, path)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def _polynomial() -> int:
 
 
 def _slope() -> int:
-    """Beside the polynomial."""
+    """In addition to the polynomial."""
     return (DEGREE - 1) * MULTIPLY_ADD
 
 

@@ -21,7 +21,7 @@ APART_RATIOS = (0.62, 2.6)  # of contact, evenly in the logarithm
 APART_FRAMES = 3  # of a composition
 MIXED = {"train": 2600, "val": 110, "test": 170, "more": 1500}
 WATERS = range(2, 13)
-MORE_WATER = 10  # how often it is in the draw beside the others
+MORE_WATER = 10  # how often it is in the draw among the others
 OWN = 0.5  # share of draws that take a molecule of the subset, not one that all share
 
 
@@ -84,7 +84,7 @@ class Assembler:
         return frames
 
     def ion_pairs(self, ions: list[Entry]) -> list[Frame]:
-        """Ions of the subset beside water or another small molecule, most in hydrogen bonds; two frames each."""
+        """Ions of the subset next to water or another small molecule, most in hydrogen bonds; two frames each."""
         frames: list[Frame] = []
         own = [e for e in ions if e.subset == self._subset and len(e.numbers) <= ION_PAIR_ATOMS]
         neutral = [e for e in self._common if e.charge == 0 and e is not self._water]

@@ -36,7 +36,7 @@ def water_cluster(job: tuple[int, int]) -> dict[str, Any]:
     water = from_smiles("O")
     shape = water.positions - water.positions[0]
     places = [np.zeros(3)]
-    while len(places) < number:  # beside an existing one, not too near to any
+    while len(places) < number:  # next to an existing one, not too near to any
         trial = places[rng.integers(len(places))] + APART * _direction(rng)
         if min(np.linalg.norm(trial - place) for place in places) > 0.95 * APART:
             places.append(trial)

@@ -84,14 +84,14 @@ class Compared:
 
 
 def compare(checkpoint: str | Path | None, data: list[Path], most: int, seed: int) -> Compared:
-    """Predictions for the frames of .npz files of `archive.py unpack`; of at most so many, drawn at random."""
+    """Predictions for the frames of .npz files of `archive.py unpack`; of at most `most`, drawn at random."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     names = np.concatenate([np.loadtxt(path.with_suffix(".kinds.txt"), dtype=str) for path in data])
     with tempfile.TemporaryDirectory() as folder:
         convert(data, Path(folder) / "frames.store", log=lambda text: None)
         store = Store.open(Path(folder) / "frames.store")
         if len(store) != len(names):
-            raise ValueError(f"the .kinds.txt beside {data} must name {len(store)} frames, got {len(names)}")
+            raise ValueError(f"the .kinds.txt next to {data} must name {len(store)} frames, got {len(names)}")
         chosen = np.arange(len(store))
         if len(chosen) > most:
             chosen = np.sort(np.random.default_rng(seed).choice(len(store), most, replace=False))

@@ -142,7 +142,7 @@ class Run:
                 keep()
 
     def _advance(self, number: int) -> bool:
-        """Runs so many steps and checks. False if a molecule was lost."""
+        """Runs this number of steps and checks. False if a molecule was lost."""
         try:
             self.world.step(number)
             state = self.world.state()

@@ -14,7 +14,7 @@ import numpy as np
 from ase.data import atomic_masses, chemical_symbols, covalent_radii
 
 HYDROGEN = 3.0  # amu; methyl carbons keep 6
-BOND, BROKEN = 1.3, 1.6  # a bond: within so many covalent radii; broken: so many times its length at the start
+BOND, BROKEN = 1.3, 1.6  # a bond: in covalent radii; broken: in lengths at the start
 
 
 @dataclass
@@ -66,7 +66,7 @@ def weights_hash(file: Path) -> str:
 
 
 def part_of(molecules: list[Molecule], part: str) -> list[Molecule]:
-    """Part "K/N" of the molecules, K from 1 on: those of one charge together, which share a force."""
+    """Part "K/N" of the molecules, K from 1: those of one charge together, which share a force."""
     which, number = (int(word) for word in part.split("/"))
     if not 1 <= which <= number <= len(molecules):
         raise ValueError(f"a part must be K/N with 1 <= K <= N <= {len(molecules)}, got {part!r}")

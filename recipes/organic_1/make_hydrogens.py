@@ -3,7 +3,7 @@
 python make_hydrogens.py --geometries geometries
 
 Bonds are stretched along themselves by make_geometries.py, and a hydrogen between two polar atoms is in
-make_protons.py; a hydrogen that leaves its carbon for an atom beside it is in neither. A network that has not seen one
+make_protons.py; a hydrogen that leaves its carbon for an atom next to it is in neither. A network that has not seen one
 may have a path there with almost no barrier: a methyl group lost a hydrogen in 335 ps at 300 K.
 """
 
@@ -69,7 +69,7 @@ def moved(numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.
 
 
 def frames_of(geometries: Path, count: int, seed: int) -> list[Frame]:
-    """So many frames, from all training frames except dynamics and moved ones."""
+    """This number of frames, from all training frames except dynamics and moved ones."""
     rng = np.random.default_rng([seed, 37])
     frames: list[Frame] = []
     for path in sorted(geometries.glob("train-*.xyz")):

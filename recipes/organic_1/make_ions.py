@@ -95,7 +95,7 @@ def changed(mol: Chem.Mol, index: int, change: int) -> Chem.Mol | None:
 
 
 def drawn(mol: Chem.Mol, queries: list[Chem.Mol]) -> Chem.Mol:
-    """A carbanion beside an acceptor as enolate, nitronate or the like, to be embedded flat; others as they are."""
+    """A carbanion next to an acceptor as enolate, nitronate or the like, to be embedded flat; others as they are."""
     for query in queries:
         match = mol.GetSubstructMatch(query)
         if match:
@@ -186,7 +186,7 @@ def choose(parents: list[Entry], ions: list[list[Ion]], known: set[str], seed: i
 
 
 def main() -> None:
-    """Writes ions.npz and ions.txt beside molecules.npz."""
+    """Writes ions.npz and ions.txt next to molecules.npz."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--start", type=Path, default=Path("start"))
     parser.add_argument("--seed", type=int, default=20263)

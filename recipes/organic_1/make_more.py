@@ -55,7 +55,7 @@ def new_ions(
 
 
 def main() -> None:
-    """Writes the molecules and a list of them beside molecules.npz and ions.npz."""
+    """Writes the molecules and a list of them next to molecules.npz and ions.npz."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", type=Path, default=Path("start"))
     parser.add_argument("--name", default="more", help="of the files")

@@ -54,7 +54,7 @@ def moved(numbers: np.ndarray, positions: np.ndarray, bond: np.ndarray, rng: np.
 
 
 def frames_of(geometries: Path, count: int, seed: int) -> list[Frame]:
-    """So many frames, as many neutral as charged, from all training frames except dynamics."""
+    """This number of frames, half of them neutral and half charged, from all training frames except dynamics."""
     rng = np.random.default_rng([seed, 17])
     neutral: list[Frame] = []
     charged: list[Frame] = []

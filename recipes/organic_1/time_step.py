@@ -47,7 +47,7 @@ class Ethane:
         self.f = self._forces()
 
     def step(self, timestep: float) -> bool:
-        """One step of so many fs; whether all bonds are whole."""
+        """One step of this length in fs; whether all bonds are whole."""
         kept = np.exp(-FRICTION * timestep)
         self.v += timestep * self.f / self.masses * FORCE_TO_ACCELERATION
         self.x += 0.5 * timestep * self.v

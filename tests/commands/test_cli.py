@@ -439,7 +439,7 @@ def test_info_says_what_runs(capsys, model):
     assert cli.main(["info", model, "--atoms", "600", "--card", "rtx4090"]) == 0
     out = capsys.readouterr().out
     assert "\n600 atoms on RTX 4090 (sm_89, 24 GiB), float32: fused kernels\n" in out
-    assert "tiles of atoms are faster from 2,000 atoms on, got 600" in out
+    assert "tiles of atoms are faster for 2,000 atoms or more, got 600" in out
 
 
 @pytest.mark.parametrize(

@@ -76,4 +76,4 @@ def test_a_file_of_that_name_is_no_release(mirror, data, capsys):
 def test_many_atoms_have_a_line_of_their_own_where_they_differ(make_potential):
     lines = lines_of_machines(make_potential())
     assert [line.split()[0] for line in lines].count("CPU") == 1
-    assert any(line.endswith("from 2,500 atoms on") for line in lines)
+    assert any(line.endswith("2,500 atoms or more") for line in lines)

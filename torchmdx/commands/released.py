@@ -56,6 +56,6 @@ def lines_of_machines(potential: Potential, periodic: bool = False) -> list[str]
             planned = plan(potential.config, potential.prior_configs, work, "float32", machine, network)
             found.append(planned.why + (f" ({planned.short})" if planned.short and machine.is_gpu else ""))
         for count, what in zip(ATOMS, dict.fromkeys(found), strict=False):
-            atoms = f"from {count:,} atoms on" if count != ATOMS[0] else ""
+            atoms = f"{count:,} atoms or more" if count != ATOMS[0] else ""
             lines.append(f"  {name:<9} {what}" + (f", {atoms}" if atoms else ""))
     return lines

@@ -17,7 +17,7 @@ LIGHTEST = 3  # of the elements that must be there: hydrogen has too little ener
 
 
 def atom_energies(atomic_numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Total energies of neutral atoms, eV, to 1 % from carbon on: the Thomas-Fermi, Scott and Schwinger terms."""
+    """Total energies of neutral atoms, eV, to 1 % for C and heavier: the Thomas-Fermi, Scott and Schwinger terms."""
     z = atomic_numbers.astype(np.float64)
     found: NDArray[np.float64] = -HARTREE * (0.768745 * z ** (7 / 3) - 0.5 * z**2 + 0.2699 * z ** (5 / 3))
     return found

@@ -97,7 +97,7 @@ def unread_arrays(keys: Keys, names: list[str], chosen: dict[str, str], where: s
 
 
 class Rows:
-    """An array of an archive, read from its beginning on."""
+    """An array of an archive, read from its beginning."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, key: str) -> None:
         self._where = f"{key!r} of {str(path)!r}"

@@ -94,7 +94,7 @@ class Replays:
             step.unsettled = not settled
 
     def _graph(self, count: int) -> Graph | None:
-        """The graph of this many steps, captured at its first use; None, from then on, if it is refused."""
+        """The graph of this many steps, captured at its first use; always None once it was refused."""
         if count not in self.graphs:
             try:
                 graph = self._record(count)
@@ -144,7 +144,7 @@ class Replays:
         return f"forces after {count} steps differ by {error:.1e} (relative) between a replay and launches"
 
     def refuse(self, reason: str, cause: Exception | None = None) -> None:
-        """Launches from now on. Raises GraphRefused if a graph is required."""
+        """Launches instead of replays. Raises GraphRefused if a graph is required."""
         if self.required:
             raise GraphRefused(f"the graph was refused: {reason}") from cause
         log.warning("running without a CUDA graph: %s", reason)

@@ -1,4 +1,4 @@
-"""The interface to LAMMPS, with the box divided among processes and GPUs. The pair style is a plugin; see docs/lammps.md."""
+"""Interface to LAMMPS, with its box on several processes and GPUs. The pair style is a plugin; see docs/lammps.md."""
 
 from typing import TYPE_CHECKING
 

@@ -92,7 +92,7 @@ def chemical_potential(sums: Tensor, charge: Tensor) -> Tensor:
 
 
 def unit_potential(distance: Tensor, squared_width: Tensor, config: QETConfig) -> Tensor:
-    """w = k erf(r / (√2 γ)) / r · f(r), from r and γ² of the same shape; 0 from the cutoff on.
+    """w = k erf(r / (√2 γ)) / r · f(r), from r and γ² of the same shape; 0 beyond the cutoff.
 
     f(r) = 1 - 10 x³ + 15 x⁴ - 6 x⁵, x = r / cutoff
     """

@@ -13,7 +13,7 @@ from torchmdx.runtime.c_library import c_library_state
 from torchmdx.structures.system import Batch
 
 BACKENDS = ("brute_force", "cell_list", "vesin", "torch_cluster", "triton_brute_force", "triton_cell_list")
-# From this number of atoms in the largest system on, bins are faster than all pairs on a GPU (measured on an H200).
+# With this number of atoms in the largest system, bins are faster than all pairs on a GPU (measured on an H200).
 CELL_LIST_FROM = 1500
 
 

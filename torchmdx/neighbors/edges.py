@@ -8,7 +8,7 @@ Layout, for N atoms and a capacity of E slots::
     shifts  [E,3]   whole lattice translations: vector = r_source - r_target + shifts @ cell
 
 The list is full: it has each pair in both directions. An atom is never its own neighbour, but its periodic images are
-neighbours. Slots from num_edges on are padding: source = target = N-1, shifts = 0. `vectors` gives them a
+neighbours. Slots beyond num_edges are padding: source = target = N-1, shifts = 0. `vectors` gives them a
 constant vector longer than any cutoff, so every filter and its gradient are exactly zero there; kernels that walk rows
 never read them.
 """

@@ -35,7 +35,7 @@ COVERAGES = (0.5, 0.683, 0.8, 0.9, 0.95, 0.99)
 # Regularisers that are tried, relative to the largest eigenvalue of the covariance. With smaller ones the rounding of
 # float32 in rare directions would count.
 REGULARISERS = tuple(10.0 ** (-k / 2) for k in range(2, 17))
-# Times by which a fit of the composition reduces the errors, from which on the labels seem to have other references.
+# If a fit of the composition reduces the errors by this factor or more, the labels seem to have other references.
 OTHER_REFERENCES = 5.0
 
 

@@ -178,7 +178,7 @@ class BatchPool:
         return {**vars(self), "_slots": OrderedDict(), "_asked": Counter(), "_held": None}
 
     def _slot_of(self, held: _Held) -> _BatchSlot:
-        """The slot for an evaluation: from OWN_AFTER on, one of the batch's own size."""
+        """The slot for an evaluation: after OWN_AFTER evaluations, one of the batch's own size."""
         if self._slots.get(held.own) is held.slot:
             return held.slot
         self._asked[held.own] += 1

@@ -198,7 +198,7 @@ def copy_checked(name: str, target: Tensor, value: Any, *, in_parallel: bool = F
     if source.data_ptr() == target.data_ptr() and source.dtype == target.dtype:
         return  # the caller has written into the buffer
     if source.device.type == target.device.type == "cpu" and not in_parallel:
-        # Not torch's copy: from 11,000 atoms on it wakes the threads of all cores, which takes milliseconds.
+        # Not torch's copy: with 11,000 atoms or more it wakes the threads of all cores, which takes milliseconds.
         np.copyto(target.numpy(), source.to(target.dtype).numpy())
     else:
         target.copy_(source, non_blocking=target.device.type == "cuda")

@@ -170,7 +170,7 @@ class DividedStep:
 
         GPUs check that while they evaluate, and evaluate again if it was so.
         """
-        if taken.holds(sample=taken.checks_beside):
+        if taken.holds(sample=taken.checks_in_parallel):
             try:
                 found, sums = taken.launched(energies=self.energies) or self._run(taken)
             except (ArithmeticError, ValueError, RuntimeError):

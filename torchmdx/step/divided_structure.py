@@ -106,7 +106,7 @@ class DividedStructure:
             return self.division.holds(self.positions.numpy(), self.frame, every)
 
     @property
-    def checks_beside(self) -> bool:
+    def checks_in_parallel(self) -> bool:
         """Whether domains check the division while they evaluate: on a GPU that takes no time."""
         return all(domain.device.type == "cuda" for domain in self.domains)
 

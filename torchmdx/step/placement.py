@@ -45,7 +45,7 @@ def place(batch: Batch, dtype: torch.dtype) -> Placement | None:
 
 
 def far_from(extent: float) -> float:
-    """Atoms of a structure of this extent, Å, are far from here on."""
+    """Atoms of a structure of this extent, Å, are far beyond this distance."""
     return FAR_FACTOR * max(extent, LEAST_EXTENT)
 
 

@@ -33,7 +33,7 @@ class Replay:
         """Number of these frames in a batch of `size`, at least one, and at least one less than all."""
         return min(max(round(self.share * size), 1), size - 1)
 
-    def beside(self, others: int) -> int:
+    def added_to(self, others: int) -> int:
         """Number of these frames to add to `others` frames."""
         return max(1, round(others * self.share / (1 - self.share)))
 
@@ -94,7 +94,7 @@ class Batches:
         self.config_type_weights = config_type_weights or {}
         self.replay, self.heads = replay, heads
         self.own = min(batch_size - (replay.of(batch_size) if replay else 0), len(indices))
-        self.replayed = replay.beside(self.own) if replay else 0
+        self.replayed = replay.added_to(self.own) if replay else 0
         self.size = self.own + self.replayed
         self.local = -(-self.size // ranks.size)
         self._every = indices if replay is None else np.sort(np.concatenate([indices, replay.indices]))

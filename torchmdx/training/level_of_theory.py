@@ -20,9 +20,9 @@ def doubt(config: Config, errors: Mapping[str, float]) -> str | None:
     energy, forces = errors["energy"], errors["forces"]
     if energy < SUSPICIOUS or ("forces" in terms and energy < RATIO * forces):
         return None
-    beside = f", forces by {forces:.3g} eV/Å" if "forces" in terms else ""
+    more = f", forces by {forces:.3g} eV/Å" if "forces" in terms else ""
     return (
-        f"the energies of the first batch differ from those of {finetune.checkpoint!r} by {energy:.3g} eV/atom{beside}:"
+        f"the energies of the first batch differ from those of {finetune.checkpoint!r} by {energy:.3g} eV/atom{more}:"
         " the labels may be of another level of theory. Set finetune.references: shift, which fits the reference "
         "energies to the labels; otherwise the network has to learn the difference, at the expense of the forces"
     )

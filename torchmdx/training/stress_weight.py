@@ -32,11 +32,11 @@ def with_stress_weight(config: Config, store: Store, train: np.ndarray) -> tuple
         return with_weight(config, 0.0), None
     sample = train[:: max(1, -(-len(train) // SAMPLE))]
     sizes = {name: _mean(store, sample, name, loss.terms()[name]) for name in ("energy", "forces", "stress")}
-    beside = next((name for name in ("forces", "energy") if loss.terms()[name].weight and sizes[name] > 0), None)
-    if beside is None or not sizes["stress"] > 0:
+    reference = next((name for name in ("forces", "energy") if loss.terms()[name].weight and sizes[name] > 0), None)
+    if reference is None or not sizes["stress"] > 0:
         return with_weight(config, 0.0), "loss.stress.weight: 0, as there is nothing to balance the stress with"
-    weight = float(f"{(loss.terms()[beside].weight or 0.0) * sizes[beside] / sizes['stress']:.{DIGITS}g}")
-    what = "the forces" if beside == "forces" else "the energies"
+    weight = float(f"{(loss.terms()[reference].weight or 0.0) * sizes[reference] / sizes['stress']:.{DIGITS}g}")
+    what = "the forces" if reference == "forces" else "the energies"
     said = f"loss.stress.weight: {number(weight)}, by which stress and {what} start with the same loss; 0 omits stress"
     return with_weight(config, weight), said
 

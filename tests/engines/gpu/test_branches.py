@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.branches import in_branch
 
 
 def test_without_a_gpu_work_runs_in_its_place():
     order = []
-    with beside(torch.device("cpu"), 1) as branch:
+    with in_branch(torch.device("cpu"), 1) as branch:
         branch.run(lambda: order.append("branch"))
         order.append("main")
     assert order == ["branch", "main"]
@@ -23,7 +23,7 @@ def test_a_branch_sees_what_came_before_and_is_seen_by_what_comes_after():
 
     def work():
         x.add_(1)
-        with beside(device, 1) as first, beside(device, 2) as second:
+        with in_branch(device, 1) as first, in_branch(device, 2) as second:
             first.run(lambda: y.copy_(x).mul_(2))
             second.run(lambda: z.copy_(x).mul_(3))
         y.add_(z)
@@ -45,7 +45,7 @@ def test_a_branch_joins_after_an_error_too():
     x, graph = torch.zeros(8, device=device), torch.cuda.CUDAGraph()
 
     def fails():
-        with beside(device, 1) as branch:
+        with in_branch(device, 1) as branch:
             branch.run(lambda: x.add_(1))
             raise KeyError
 

@@ -37,22 +37,22 @@ class Paths:
 
     @property
     def journal(self) -> Path:
-        return self._beside(".journal")
+        return self._next_to(".journal")
 
     @property
     def log(self) -> Path:
-        return self._beside(".workers.log")
+        return self._next_to(".workers.log")
 
     @property
     def folder(self) -> Path:
         """Of the files of calculators that work through files, with a folder for each frame."""
-        return self._beside(".files")
+        return self._next_to(".files")
 
     @property
     def failures(self) -> Path:
-        return self._beside(".failed.csv")
+        return self._next_to(".failed.csv")
 
-    def _beside(self, ending: str) -> Path:
+    def _next_to(self, ending: str) -> Path:
         return self.output.with_name(self.output.name + ending)
 
 

@@ -38,7 +38,7 @@ LEAST_COSINE = 1e-6  # between a step and the change of the gradient along it
 
 
 class Lbfgs(Fire):
-    """The state of N atoms in S systems. Beside that of `Fire`, for m pairs:
+    """The state of N atoms in S systems. In addition to that of `Fire`, for m pairs:
 
     Of each atom: last_forces, last_step [N,3], its part of S and Y: moves, turns [N,m,3]. Of each system: those of the
     cell, last_pull, last_strain [S,3,3], cell_moves, cell_turns [S,m,3,3]; inverse (R⁻¹), turn_products (YᵀY) [S,m,m],

@@ -87,7 +87,7 @@ struct call {
     int64_t last_size;
 };
 
-/* Per edge within the cutoff, row by row: count [N] of each row, from row_ptr on. */
+/* Per edge within the cutoff, row by row: count [N] of each row, which begins at row_ptr. */
 struct edges {
     int32_t *count, *source, *slot, *knot, *place, *element;
     REAL *t, *direction; /* [E], [E][8]: components 1..8 of the direction */

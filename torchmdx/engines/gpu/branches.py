@@ -40,7 +40,7 @@ class Branch:
 
 
 @contextmanager
-def beside(device: torch.device, number: int) -> Iterator[Branch]:
+def in_branch(device: torch.device, number: int) -> Iterator[Branch]:
     """A branch that has joined at the end, also after an error. number: tells branches apart that are open together."""
     branch = Branch(device, number)
     try:

@@ -28,7 +28,7 @@ class ChainWalks(ChainProducts):
     Attributes:
         numbers, system: Of the atoms whose rows are walked; all_numbers: of the atoms that `edges.source` counts.
         senders: Atoms whose tensors messages carry.
-        beside: Forces [N,3] and virials [N,9] of other energies, set before `backward`; before_forces: called before
+        others: Forces [N,3] and virials [N,9] of other energies, set before `backward`; before_forces: called before
             they are used.
         windowed: Tensors of senders are in windows.
     """
@@ -60,7 +60,7 @@ class ChainWalks(ChainProducts):
         self.senders = edges.source if self.gathers else edges.target
         self.n, self.c, self.within = buffers.sizes.num_atoms, self.weights.channels, within
         self.split, self.tables = model.split_weights, model.tables
-        self.beside: tuple[Tensor | None, Tensor | None] = (None, None)
+        self.others: tuple[Tensor | None, Tensor | None] = (None, None)
         self.before_forces: Callable[[], None] = lambda: None
         self.reflections = dict(REFLECTIONS=model.config.group == "O(3)")
 
@@ -139,7 +139,7 @@ class ChainWalks(ChainProducts):
         b, g, w, e, t, n = self.b, self.gradient, self.weights, self.edges, self.tiles, self.n
         self.before_forces()
         force_kernels.forces[(n,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, *self.beside, self.buffers.forces,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, None, g.half, *self.others, self.buffers.forces,
             g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, n, self.atoms(len(w.layers)),
             VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=False, SUM=0,
         )  # fmt: skip

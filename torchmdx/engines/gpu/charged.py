@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 from torch import Tensor
 
-from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.branches import in_branch
 from torchmdx.engines.gpu.chain_walks import SUM_BLOCK
 from torchmdx.engines.gpu.charged_edges import EdgeNetworkChain
 from torchmdx.engines.gpu.triton import charge_equilibration, edge_mlp, interaction
@@ -72,7 +72,7 @@ class ChargedChain(EdgeNetworkChain):
 
     def forward(self, keep: bool) -> None:
         """The opposite edges are found in parallel with the forward pass, which does not need them."""
-        with beside(self.positions.device, OPPOSITE) as branch:
+        with in_branch(self.positions.device, OPPOSITE) as branch:
             if keep and self.n and self.weights.layers:
                 branch.run(lambda: find_reverse(self.edges, self._reverse))
             super().forward(keep)
@@ -85,7 +85,7 @@ class ChargedChain(EdgeNetworkChain):
     def _read(self, x: Tensor, keep: bool) -> None:
         """The energies and, in a branch, the last charges."""
         last = len(self.weights.layers)
-        with beside(self.positions.device, READOUT) as branch:
+        with in_branch(self.positions.device, READOUT) as branch:
             branch.run(lambda: self._read_out(x, keep))
             if self.last_charges:
                 self._charges(last, last if self.sizes.with_forces else 0, x, keep)

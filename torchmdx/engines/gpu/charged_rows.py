@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 from torch import Tensor
 
-from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.branches import in_branch
 from torchmdx.engines.gpu.charged import FEWEST_AT_ONCE, MOST_AT_ONCE, OPPOSITE
 from torchmdx.engines.gpu.charged_cluster import (
     EMBED,
@@ -61,7 +61,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         if not self.n:
             return
         self.clusters = self.model_clusters if keep else None
-        with beside(self.positions.device, OPPOSITE) as branch:
+        with in_branch(self.positions.device, OPPOSITE) as branch:
             reverse = self.q.reverse
             if keep and self.edge_maps is not None and reverse is not None:
                 branch.run(lambda: find_reverse(self.edges, reverse))

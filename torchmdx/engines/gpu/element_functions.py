@@ -17,7 +17,7 @@ from torchmdx.engines.plan.kernels import MOST_ELEMENTS
 
 # Error of the combinations, of the largest value and of the largest slope of the filters.
 BOUND = 2e-7
-# Distances from here on have to be described: atoms do not come so near. Å, and of the cutoff
+# Shortest distances that have to be described: atoms do not come so near. Å, and of the cutoff
 SHORTEST, SHORTEST_SHARE = 0.4, 0.08
 # Weight of shorter distances. Not zero, so that functions to spare describe these.
 SHORT_WEIGHT = 1e-6

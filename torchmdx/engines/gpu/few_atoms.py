@@ -96,7 +96,7 @@ class RowChain(Chain):
         systems = 0 if virial else self.sizes.num_systems
         self.before_forces()
         force_kernels.forces[(self.n + systems,)](
-            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, *self.beside,
+            e.row_ptr, e.source, e.shifts, b.knot, b.place, b.stretch, reverse, g.half, *self.others,
             self.buffers.forces, g.virials, self.system, self.buffers.energies, w.shift, self.buffers.energy, self.n,
             self.n, VIRIAL=virial, EDGES=t.force_edges, CANDIDATES=t.force_candidates, AT_ONCE=True,
             SUM=SUM_BLOCK if systems else 0, num_warps=t.force_warps,

@@ -137,7 +137,7 @@ class LeanChain(Chain):
         )
         self._walk_messages_gradient(i, y, gm, gy, first)
         self._multiply_parts(gy, self.split.mix_in_back[i], d[i], hops=updated + 1)
-        # mix(A) is kept from the last layer on, where Y of that layer was.
+        # mix(A) of the last layer is kept where Y of that layer was.
         mixed = self.sent[-1]
         if first:
             self._multiply_parts(b.a, self.split.mix, mixed, hops=len(self.weights.layers))

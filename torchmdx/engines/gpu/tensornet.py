@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from torchmdx.engines.filter_table import BOUND, TabulatedFilters, tabulate
-from torchmdx.engines.gpu.branches import beside
+from torchmdx.engines.gpu.branches import in_branch
 from torchmdx.engines.gpu.buffers import Buffers, BufferSizes
 from torchmdx.engines.gpu.slab_layout import SlabLayout
 from torchmdx.engines.gpu.slab_windows import SlabShape, SlabWindows
@@ -264,7 +264,7 @@ class FastTensorNet:
         inputs = inputs if within is None else (*inputs, within)
         chain = self.chain_type(buffers)(self, buffers, *inputs)
         chain.forward(keep=forces or virial)
-        with beside(self.device, UNCERTAINTY) as branch:
+        with in_branch(self.device, UNCERTAINTY) as branch:
             if self.doubts is not None:
                 branch.run(functools.partial(self.doubts.run, system_index))
             if between is not None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmdx.engines.engine import Outputs
-from torchmdx.engines.gpu.branches import Branch, beside
+from torchmdx.engines.gpu.branches import Branch, in_branch
 from torchmdx.engines.gpu.engine import allocate, gave_up, launches_of, outputs_of, planned_for, within_of
 from torchmdx.engines.gpu.tensornet import FastTensorNet
 from torchmdx.engines.gpu.tensornet2 import FastTensorNet2
@@ -24,7 +24,7 @@ from torchmdx.engines.pairs.energy import strained_positions
 from torchmdx.engines.pairs.pair_list import PairList
 from torchmdx.engines.pairs.prior_geometry import pair_geometry
 from torchmdx.engines.plan import Plan
-from torchmdx.engines.plan.decide import beside_network
+from torchmdx.engines.plan.decide import apart_from_network
 from torchmdx.engines.plan.padding import padded_charges
 from torchmdx.engines.reciprocal import differentiate_reciprocal
 from torchmdx.models.potential import Potential
@@ -127,7 +127,7 @@ class GpuPriorEngine:
             found = self.model.run(*inputs)
             return outputs_of(found, None)
         virial, within = self.stress and forces, within_of(batch)
-        with beside(positions.device, BRANCH) as branch:
+        with in_branch(positions.device, BRANCH) as branch:
             priors = _Priors(self, batch, edges, forces, virial, branch)
             found = self.model.run(*inputs, forces=forces, virial=virial, between=priors.evaluate, within=within)
         stress = found.stress
@@ -176,7 +176,7 @@ class _Priors:
         self.found: _Found | None = None
         # Of classes of the package: others may read charges.
         known = all(type(prior) in WITHOUT_CHARGES for prior in engine.others)
-        self.in_branch = known and beside_network([prior.config for prior in engine.others])
+        self.in_branch = known and apart_from_network([prior.config for prior in engine.others])
         if self.in_branch:
             branch.run(lambda: self._by_autograd(None))
 
@@ -184,7 +184,7 @@ class _Priors:
         """Called after the kernels' forward pass: reads their charges and sets what their backward pass adds."""
         engine = self.engine
         if self.with_forces:
-            chain.beside = (engine.forces, engine.virials if self.with_stress else None)
+            chain.others = (engine.forces, engine.virials if self.with_stress else None)
         for k, (prior, direct) in enumerate(engine.direct):
             self._directly(prior, direct, chain, add=k > 0)
         if not engine.others:
@@ -235,7 +235,7 @@ class _Priors:
             self._in_torch(prior, channels_of(), found, chain if predicted else None)
             return
         reciprocal = engine.reciprocal[prior]
-        with beside(charges.device, RECIPROCAL) as branch:
+        with in_branch(charges.device, RECIPROCAL) as branch:
             options = dict(forces=self.with_forces)
             branch.run(lambda: reciprocal.run(vectors, self.batch, charges, self.edges.overflow, **options))
             direct.run(self.batch, self.edges, charges, found, add=add)

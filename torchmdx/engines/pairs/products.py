@@ -19,8 +19,8 @@ from torchmdx.models.tensors import PARTS, product, symmetric_product, to_compon
 from torchmdx.runtime.isolation import products_are_exact
 
 Arguments = tuple[Any, ...]  # tensors, and None for the one that the derivative is by
-# From this number of atoms on, sums over atoms are single matrix products. Unlike batched products, these are divided
-# along the sum, so that they fill a GPU.
+# With this number of atoms or more, sums over atoms are single matrix products. Unlike batched products, these are
+# divided along the sum, so that they fill a GPU.
 MANY_ATOMS = 1024
 
 

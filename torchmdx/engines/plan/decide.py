@@ -198,8 +198,8 @@ def _on_gpu(found: Plan, network: Network, config: Any, priors: Sequence[PriorCo
         why = "fused kernels, priors separately" if priors else "fused kernels"
         between = between_passes(network.kind, priors)
         kernels = plan_kernels(network.kind, config, found.work, found.machine, priors=between)
-        beside = [] if kernels.one_launch else _priors(priors, "Triton", found.work)
-        stages = (*kernels.stages, *beside, *_near(config, found.work), *_uncertainty(found.work, kernels))
+        others = [] if kernels.one_launch else _priors(priors, "Triton", found.work)
+        stages = (*kernels.stages, *others, *_near(config, found.work), *_uncertainty(found.work, kernels))
         return replace(found, engine=FUSED, why=why, kernels=kernels, stages=stages)
     warning = reason if isinstance(config, TensorNetConfig) else None
     return _general(replace(found, warning=warning), network, reason)
@@ -244,7 +244,7 @@ def between_passes(kind: str, priors: Sequence[PriorConfig]) -> bool:
     return type(prior) is not CoulombConfig or prior.charges != "predicted" or prior.cut_in_vacuum
 
 
-def beside_network(priors: Sequence[PriorConfig]) -> bool:
+def apart_from_network(priors: Sequence[PriorConfig]) -> bool:
     """Whether priors without kernels run in a branch parallel to the network: they need nothing of it."""
     return bool(priors) and all(type(prior) in WITHOUT_CHARGES for prior in priors)
 
@@ -253,7 +253,7 @@ def _priors(priors: Sequence[PriorConfig], kernel: str, work: Workload) -> list[
     """kernel: the language of the kernel for Coulomb energies; empty where there is none."""
     autograd, stages = "torch, by autograd", []
     others = [prior for prior in priors if not (kernel and type(prior) is CoulombConfig)]
-    branch = kernel == "Triton" and beside_network(others)
+    branch = kernel == "Triton" and apart_from_network(others)
     for prior in priors:
         name = f"prior {prior.name}"
         if prior not in others:

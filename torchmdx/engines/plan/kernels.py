@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Chains of launches: one program per atom, blocks of atoms, these in little memory, and slabs of atoms in turn.
 ROWS, BLOCKS, LEAN, SLABS = "rows", "blocks", "lean", "slabs"
-# Rows of the network of edges from which on kernels of CUDA C++ evaluate it. On an H100, AceFF-2.0 with 120 atoms takes
+# Fewest rows of the network of edges that kernels of CUDA C++ evaluate. On an H100, AceFF-2.0 with 120 atoms takes
 # 350 instead of 397 us, with 166 atoms and one program per atom 391 instead of 524 us; with 90 atoms there is no gain.
 FEWEST_MAP_ROWS = 2560
 # Rows of the network of edges up to which z₂ is kept for the backward pass; rows that are evaluated again at a time.
@@ -118,8 +118,8 @@ def _charged(config: TensorNet2Config, work: Workload, machine: Machine, tiles: 
     stages = [stage, *launches] if single else [stage, *launches, *within, edges, *_kept(work, keeps, maps)]
     if work.memory:
         stages.append(Stage("memory", "all tensors are kept", memory.CHARGES_OF_ALL, "slabs of atoms"))
-    if beside := _beside(config, work, chain, maps):
-        why = f"independent of the rest: {', '.join(beside)}"
+    if branches := _branches(config, work, chain, maps):
+        why = f"independent of the rest: {', '.join(branches)}"
         stages.append(Stage("branches", "two streams", why, "one stream"))
     return KernelPlan(
         chain=chain,
@@ -202,14 +202,14 @@ def _atom_tiles(config: TensorNetConfig, work: Workload, machine: Machine, chain
         return False, Stage("within atoms", apart, reason, tiled)
 
     if work.atoms < TILE_ATOMS:
-        return no(f"tiles of atoms are faster from {TILE_ATOMS:,} atoms on, got {work.atoms:,}")
+        return no(f"tiles of atoms are faster for {TILE_ATOMS:,} atoms or more, got {work.atoms:,}")
     if chain not in (BLOCKS, SLABS):
         return no("tiles of atoms need memory for all tensors")
     if not machine.is_hopper:
         return no(f"tiles of atoms need a GPU of the architecture sm_90a, got {machine.name}")
     if (reason := serves.atom_tiles(config)) is not None:
         return no(reason)
-    return True, Stage("within atoms", tiled, f"from {TILE_ATOMS:,} atoms on they fill the chip", apart)
+    return True, Stage("within atoms", tiled, f"{TILE_ATOMS:,} atoms or more fill the chip", apart)
 
 
 def _sums(work: Workload, tiles: Tiles, chain: str) -> tuple[bool, Stage]:
@@ -250,7 +250,7 @@ def _edge_stage(config: TensorNet2Config, work: Workload, machine: Machine, maps
     return Stage(name, apart, reason or f"{work.rows:,} atoms and edges are few", special)
 
 
-def _beside(config: TensorNet2Config, work: Workload, chain: str, maps: bool) -> list[str]:
+def _branches(config: TensorNet2Config, work: Workload, chain: str, maps: bool) -> list[str]:
     """What is launched in branches, in parallel with other work."""
     opposite = work.forces and config.num_layers > 0 and (maps or chain != ROWS)
     return [*(["opposite edges"] if opposite else []), *(["readout"] if chain != ROWS else [])]

@@ -15,15 +15,15 @@ FEW_ATOMS = 448
 FEWEST_ATOMS = 128
 # Below these many, larger programs would leave part of the chip idle at the end of a kernel.
 SOME_ATOMS, MORE_ATOMS = 2048, 8192
-# From this many atoms on, tiles of atoms (atom_tiles.py) are faster than a launch for each product: on an H100, by 4 %
-# of a step at 2,489 atoms and by 18 % at 22,528.
+# The fewest atoms for which tiles of atoms (atom_tiles.py) are faster than a launch for each product: on an H100, by
+# 4 % of a step at 2,489 atoms and by 18 % at 22,528.
 TILE_ATOMS = 2000
-# From this many atoms on, memory can count more than a few products: 4.5 GB if all tensors were kept. It does where
+# The fewest atoms for which memory can count more than a few products: 4.5 GB if all tensors were kept. It does where
 # they would take more than this share of the device's memory, at these bytes for each atom.
 LEAN_ATOMS, LEAN_SHARE, KEPT_BYTES = 65536, 1 / 8, 69_000
 # Atoms whose gates or energies are evaluated together, where memory counts; a multiple of 16.
 PIECE = 16384
-# From this many rows of edges on, wide blocks of a product fill the chip.
+# With this many rows of edges or more, wide blocks of a product fill the chip.
 MANY_EDGE_ROWS = 32768
 # Atoms of one system, up to which a program takes one atom of a TensorNet2: on an H100 with two layers and Coulomb
 # energies, a quarter faster with 50 atoms and a fifth with 90; on an H200 with one layer 8 % with 128.
@@ -149,7 +149,7 @@ class Tiles:
 
     @classmethod
     def choose(cls, num_atoms: int, lean_atoms: int = LEAN_ATOMS) -> Tiles:
-        """The fastest on an H200 with C = 128. lean_atoms: from how many atoms on memory counts (`first_lean`)."""
+        """The fastest on an H200 with C = 128. lean_atoms: the fewest for which memory counts (`first_lean`)."""
         if num_atoms <= FEW_ATOMS:
             return cls(
                 row=Row(8, 8, 8) if num_atoms <= FEWEST_ATOMS else Row(4, 8, 16, apart=True),
@@ -175,7 +175,7 @@ class Tiles:
 
 
 def first_lean(memory: int) -> int:
-    """From how many atoms on memory counts, on a device with this many bytes."""
+    """The fewest atoms for which memory counts, on a device with this many bytes."""
     return max(LEAN_ATOMS, int(memory * LEAN_SHARE / KEPT_BYTES))
 
 

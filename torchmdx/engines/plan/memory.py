@@ -24,8 +24,8 @@ STEP_BYTES = 1_100  # of an atom in positions, results and the search of a step
 # Of slabs (engines/gpu/slab_layout.py): how many together are as thick as the cutoff, and by how much they are thicker.
 # With three, 999,000 atoms of water take 13.3 instead of 14.0 kB each and 310 instead of 296 ms on an H100.
 REACHES, MARGIN = (2, 3, 4), 1.0
-# From this many atoms on, slabs with tiles of atoms in CUDA C++ are faster than tensors computed again without: 999,000
-# atoms take 296 instead of 324 ms on an H100, with 14.0 instead of 38.7 kB each.
+# The fewest atoms for which slabs with tiles of atoms in CUDA C++ are faster than tensors computed again without:
+# 999,000 atoms take 296 instead of 324 ms on an H100, with 14.0 instead of 38.7 kB each.
 SLAB_ATOMS = 500_000
 CHARGES_OF_ALL = (
     "before each layer a TensorNet2 sums charges over the whole structure, so that slabs would need two passes a layer"

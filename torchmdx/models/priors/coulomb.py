@@ -100,7 +100,7 @@ class CoulombConfig(PriorConfig):
 
     @property
     def damped_up_to(self) -> float:
-        """The distance from which on pairs interact fully, Å."""
+        """The distance beyond which pairs interact fully, Å."""
         return float(self.damping) if self.switch is None else self.switch[1]
 
     def scaled(self, factor: float) -> Self:
@@ -114,7 +114,7 @@ class Coulomb(Prior):
 
       | variable | symbol |
       |---|---|
-      | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 from there on; or the switch |
+      | damping | d(r) = exp(1 - 1 / (1 - (r / damping)²)) below the damping length, 0 beyond it; or the switch |
       | shape | g(r) = 1 / r, or under a cutoff c: 1 / r + (ε - 1) / (2 ε + 1) · r² / c³ - 3 ε / (2 ε + 1) / c |
 
     In an Ewald sum every pair within the cutoff has (1 - d(r)) (1 / r - s) - erf(α r) / r instead, and the rest is a
@@ -259,12 +259,12 @@ class Coulomb(Prior):
         return energies
 
     def undamped(self, r: Tensor) -> Tensor:
-        """1 - d(r), of any shape: 0 at contact, 1 from the damping length on."""
+        """1 - d(r), of any shape: 0 at contact, 1 beyond the damping length."""
         if self.config.switch is not None:
             lower, upper = self.config.switch
             return 0.5 - 0.5 * torch.cos(math.pi * ((r - lower) / (upper - lower)).clamp(0, 1))
         square = (r / self.config.damping) ** 2
-        inside = square < 1 - 1e-3  # d is below exp(-999) from there on: zero even in float64
+        inside = square < 1 - 1e-3  # d is below exp(-999) beyond it: zero even in float64
         gap = 1 - torch.where(inside, square, 0.0)
         return torch.where(inside, 1 - torch.exp(1 - 1 / gap), 1.0)
 

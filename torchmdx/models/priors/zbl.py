@@ -82,7 +82,7 @@ class ZBL(Prior):
         return geometry.halved_onto_atoms(energy)
 
     def envelope(self, geometry: Geometry) -> Tensor:
-        """f [E], which is 0 from the cutoff on."""
+        """f [E], which is 0 beyond the cutoff."""
         r, cutoff = geometry.distance, float(self.config.cutoff)
         if self.radii is None:
             return cosine_cutoff(r, cutoff)

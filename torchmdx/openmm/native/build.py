@@ -46,11 +46,11 @@ def openmm_folder() -> Path:
     """The folder with OpenMM's headers (include) and libraries (lib). Raises BuildError."""
     import openmm
 
-    beside = Path(openmm.__file__).parent.parent / "OpenMM.libs"
-    for folder in (beside, Path(openmm.version.openmm_library_path).parent):
+    bundled = Path(openmm.__file__).parent.parent / "OpenMM.libs"
+    for folder in (bundled, Path(openmm.version.openmm_library_path).parent):
         if (folder / "include" / "OpenMM.h").is_file():
             return folder
-    raise BuildError(f"OpenMM's headers are neither in {beside} nor next to {openmm.version.openmm_library_path}")
+    raise BuildError(f"OpenMM's headers are neither in {bundled} nor next to {openmm.version.openmm_library_path}")
 
 
 @functools.cache

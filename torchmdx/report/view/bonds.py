@@ -121,7 +121,7 @@ def _levels(
 def whole(positions: Floats, cells: Floats, pbc: NDArray[np.bool_], found: Molecules) -> Floats:
     """Positions [F,N,3] with every molecule in one piece and its centre inside the cells [F,3,3].
 
-    Endless molecules follow their atoms from the first frame on, which is inside the cell.
+    Endless molecules follow their atoms from the first frame, which is inside the cell.
     """
     fractional = np.linalg.solve(cells.transpose(0, 2, 1), positions.transpose(0, 2, 1)).transpose(0, 2, 1)
     endless = found.endless[found.of]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Integers = NDArray[np.int64]
 
-BESIDE = (".final.pdb", ".final.cif", ".final.xyz", ".start.pdb", ".pdb", ".cif", ".xyz")
+STRUCTURES = (".final.pdb", ".final.cif", ".final.xyz", ".start.pdb", ".pdb", ".cif", ".xyz")
 LEAST_VOLUME = 1.0  # Å³ per atom; a smaller cell is a placeholder
 
 
@@ -190,11 +190,11 @@ def _read_dcd(path: str, index: str, structure: str | None, log: str | None) -> 
     dcd = open_trajectory(path)
     prefix = str(Path(path).with_suffix(""))
     if structure is None:
-        structure = next((prefix + ending for ending in BESIDE if Path(prefix + ending).is_file()), None)
+        structure = next((prefix + ending for ending in STRUCTURES if Path(prefix + ending).is_file()), None)
     if structure is None:
         raise FileNotFoundError(
             f"{path!r} has no elements: give a file that has them with --structure, or put one in its folder, such as "
-            f"{Path(prefix).name + BESIDE[0]!r}"
+            f"{Path(prefix).name + STRUCTURES[0]!r}"
         )
     if log is None:
         log = prefix + ".log" if Path(prefix + ".log").is_file() else None

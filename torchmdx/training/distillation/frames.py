@@ -28,7 +28,7 @@ from torchmdx.training.distillation.settings import SAMPLING, DistillSettings
 COLDEST, HOTTEST = 0.5, 2.5
 LEVELS = 8  # temperatures of many structures with one trajectory each
 FRICTION = 20.0  # 1/ps: heats within 0.1 ps
-MANY = 20  # structures from which on whole ones are held out instead of trajectories
+MANY = 20  # at least this many structures: whole ones are held out instead of trajectories
 VALIDATION, TEST = 0.05, 0.1  # shares of the trajectories, at least one each
 STRAINS = (1.0, 0.985, 1.015)  # of the cells of trajectories that are trained on, for constant pressure
 SPACING, EQUILIBRATION = 40, 200  # steps

@@ -90,7 +90,7 @@ struct Given {
     push_nines(b, b.stage, to, turn);                                                                                  \
     END_EXCHANGE
 
-// Memory of a block beside that of `Block`: three numbers a channel of every atom, from the cluster and of its own.
+// Memory of a block in addition to that of `Block`: three numbers a channel of every atom, from the cluster and of its own.
 struct Rooms {
     float *three, *extra, *vectors;
 };

@@ -29,7 +29,7 @@ enum {
     SCRATCH_OF_MAPS = 16 * MAP_ROWS * (WIDE + 4) // floats, of the map with the most parts
 };
 
-// What a layer needs beside `Charged`: see charge_buffers.py. sums [blocks][K]: parts of the sums over all atoms of f^2 times
+// What a layer needs in addition to `Charged`: see charge_buffers.py. sums [blocks][K]: parts of the sums over all atoms of f^2 times
 // the gradient in the charges before it. as_target [N][SHARES][K], as_source [E][SHARES][K]: a block's part of that gradient.
 struct MapsOf {
     const float4 *maps;   // [SHARES][MAP_QUADS]

@@ -43,7 +43,7 @@ DEV void wait_for(unsigned barrier, unsigned parity)
         "r"(parity)
         : "memory");
 }
-// The one arrival of a phase, which ends when so many bytes have come.
+// The one arrival of a phase, which ends when this number of bytes has arrived.
 DEV void expect(unsigned barrier, int bytes)
 {
     asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(barrier),

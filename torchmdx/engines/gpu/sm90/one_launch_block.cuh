@@ -28,7 +28,7 @@ enum {
     WEIGHTS = AT_GATE_IN_BACK + 8
 };
 
-// What a block reads beside its weights, in shared memory: vectors over all channels, and those of its own channels.
+// What a block reads besides its weights, in shared memory: vectors over all channels, and those of its own channels.
 enum {
     AT_GATE_SCALE = 0,
     AT_GATE_OFFSET = AT_GATE_SCALE + C,

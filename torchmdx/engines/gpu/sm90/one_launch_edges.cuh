@@ -334,7 +334,7 @@ DEV int told_back_at(const Block &b, int i, int j, int u)
     return b.edges[u].back == NOWHERE ? -1 : b.edges[u].back;
 }
 
-// What one channel adds to h_e of edge u, beside the pull of the messages, from the gradient in A and the channel's
+// What one channel adds to h_e of edge u, besides the pull of the messages, from the gradient in A and the channel's
 // filters, slopes and embeddings; u < 0: nothing.
 struct Vector {
     float x, y, z;

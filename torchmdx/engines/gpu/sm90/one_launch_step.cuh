@@ -11,7 +11,7 @@ DEV double over_warp(double v)
     return v;
 }
 
-enum { MOST_IN_STEP = 64 }; // atoms: so many bits tell an atom's neighbours
+enum { MOST_IN_STEP = 64 }; // atoms, whose neighbours are bits of a 64-bit word
 
 // In shared memory, until the edges are made: coordinates [N][3] in the model's order and frame, and rounded [N]. The
 // memory is that of the vectors, which come much later.
@@ -204,7 +204,7 @@ DEV void describe_list(const Block &b)
         }
 }
 
-// Results in the caller's order, and flags, for the device and for the host, after so many evaluations: energies by the
+// Results in the caller's order, and flags, for the device and for the host, after this number of evaluations: energies by the
 // first half of the warps, forces by the others.
 DEV void give_out(const Block &b, int evaluations)
 {

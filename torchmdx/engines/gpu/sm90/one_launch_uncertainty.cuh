@@ -85,7 +85,7 @@ template <class Use> DEV void sum_rows(const Block &b, int s, int first, int ste
 }
 
 // The uncertainties of all atoms and systems, by use_atom(i, sigma) and use_system(s, sigma), by all threads of a block: one
-// system by all warps, several by one warp each. It uses `scratch`, from the fifth number on.
+// system by all warps, several by one warp each. It uses `scratch` after the first four numbers.
 template <class Atom, class System> DEV void sum_all_rows(const Block &b, Atom use_atom, System use_system)
 {
     const Params &p = b.p;

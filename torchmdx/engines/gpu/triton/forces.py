@@ -8,7 +8,7 @@ from torchmdx.engines.gpu.triton.nine import load3, store3
 
 @triton.jit(do_not_specialize=["num_atoms", "num_embedded"])
 def forces(
-    ROW_PTR, SOURCE, SHIFTS, KNOT, PLACE, STRETCH, REVERSE, HALF, BESIDE, VIRIALS_BESIDE, FORCES, VIRIALS, SYSTEM,
+    ROW_PTR, SOURCE, SHIFTS, KNOT, PLACE, STRETCH, REVERSE, HALF, OTHERS, OTHER_VIRIALS, FORCES, VIRIALS, SYSTEM,
     ENERGIES, SHIFT, ENERGY, num_atoms, num_embedded,
     VIRIAL: tl.constexpr, EDGES: tl.constexpr, CANDIDATES: tl.constexpr, AT_ONCE: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
@@ -16,13 +16,13 @@ def forces(
 
     The gradient in an edge vector is divided between the two directions of the edge: each row holds the part that it
     can compute from one gather, and both parts act on both atoms. The list is full, so ē is in the row of the source.
-    Searching it there costs less than keeping a permutation beside the list. VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row.
+    Searching it there costs less than keeping a permutation with the list. VIRIALS [N,9]: Σ_e h_e ⊗ v_e of each row.
     AT_ONCE: loads sources and shifts together instead of shifts only where the source matches: more bytes, less
-    latency. SUM: if not 0, programs from N on sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
+    latency. SUM: if not 0, programs >= N sum the energies of a system, SUM atoms at a time, as `sum_systems` does.
 
     Args:
-        num_embedded: Atoms whose rows hold gradients; they are the first so many. REVERSE [E]: the slot of ē, or None.
-            BESIDE [N,3], VIRIALS_BESIDE [N,9]: what other energies add, or None.
+        num_embedded: Atoms whose rows hold gradients; they come first. REVERSE [E]: the slot of ē, or None.
+            OTHERS [N,3], OTHER_VIRIALS [N,9]: forces and virials of other energies, or None.
     """
     i = tl.program_id(0)
     if SUM > 0:
@@ -67,15 +67,15 @@ def forces(
             virial += h * d * distance[:, None]
     out = FORCES + i.to(tl.int64) * 3
     x, y, z = tl.sum(fx, 0), tl.sum(fy, 0), tl.sum(fz, 0)
-    if BESIDE is not None:
-        bx, by, bz = load3(BESIDE + i.to(tl.int64) * 3, None, 1)
+    if OTHERS is not None:
+        bx, by, bz = load3(OTHERS + i.to(tl.int64) * 3, None, 1)
         x, y, z = x + bx, y + by, z + bz
     store3(out, (x, y, z), None, 1)
     if VIRIAL:
         entry = tl.arange(0, 16)
         total = tl.sum(virial, 0)
-        if VIRIALS_BESIDE is not None:
-            total += tl.load(VIRIALS_BESIDE + i.to(tl.int64) * 9 + entry, mask=entry < 9, other=0.0)
+        if OTHER_VIRIALS is not None:
+            total += tl.load(OTHER_VIRIALS + i.to(tl.int64) * 9 + entry, mask=entry < 9, other=0.0)
         tl.store(VIRIALS + i.to(tl.int64) * 9 + entry, total, mask=entry < 9)
 
 

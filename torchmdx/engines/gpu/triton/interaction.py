@@ -152,7 +152,7 @@ def mix_in_gradient(
     """The gradient in X: G, which reached X̂ from this layer's output, plus GX, which came through Y; through X̂.
 
     D, MIXED and GATE belong to what made X: the layer before, or the EMBEDDING; see store_gradient. num_received: atoms
-    with an output of this layer; G is that of the first so many, and zero for others.
+    with an output of this layer; G is theirs, and zero for later atoms.
     INVERSE: if None, X is evaluated again, from D and X̂ of the layer before, in X, or from MIXED and GATE.
     """
     if num_atoms.dtype.is_ptr():

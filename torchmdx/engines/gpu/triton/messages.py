@@ -178,7 +178,7 @@ def messages_gradient(
 
     Args:
         ALL_GM: GM of the atoms that SOURCE counts, as ALL_Y of `messages`.
-        num_received: Atoms that received messages; GM, GY and PULL are those of the first so many, and zero for others.
+        num_received: Atoms that received messages; GM, GY and PULL are theirs, and zero for later atoms.
     """
     if num_atoms.dtype.is_ptr():
         tl.static_assert(SLICES_FIRST)

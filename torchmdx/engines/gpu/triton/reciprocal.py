@@ -313,7 +313,7 @@ class _List:
 class DirectReciprocal:
     """The launches of a prior for bulk systems in batches of one shape. count, wide: as for `DirectCoulomb`.
 
-    `run` fills buffers, beside other launches; `add` adds their results to those of the pairs.
+    `run` fills buffers, in parallel with other launches; `add` adds their results to those of the pairs.
     """
 
     def __init__(self, prior: Coulomb, batch: Batch, count: int = 1, wide: int = 1) -> None:
