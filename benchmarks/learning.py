@@ -3,7 +3,7 @@
     python -m benchmarks.learning run --folder FOLDER [--workers 16] [--seconds 540] [--rounds 5]
     python -m benchmarks.learning record --folder FOLDER
 
-run: each run of `torchmdx learn` is a process; after `seconds` all are stopped, and the same command goes on. record:
+run: each run of `torchmdx learn` is a process; after `seconds` all are stopped, and the same command continues. record:
 writes what is in the folder to learning.json, rows of two kinds, and what learning_summary.py makes of them. curve: the
 error of the potential after each round on test frames, which dynamics of the reference has visited from other
 structures:

@@ -6,7 +6,7 @@
     python -m benchmarks.learning_dft record --folder FOLDER
 
 label: frames of dynamics with organic-1 at 300 and 600 K, labelled with wB97M-D3BJ/def2-TZVPP by PySCF, in the order in
-which all subsets grow, until the time is over; the same command goes on. tests: GFN2-xTB labels of the test frames.
+which all subsets grow, until the time is over; the same command continues. tests: GFN2-xTB labels of the test frames.
 fit: trainings on the first frames of every molecule in TRAINED, and on all, with two heads (DFT, and organic-1 on
 frames of REPLAYED and TRAINED, which it labels itself), with one head and no replay, and from random weights. Rows have
 the errors against DFT on later frames of these molecules (known) and on frames of the molecules in UNSEEN, and against

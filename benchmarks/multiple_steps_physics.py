@@ -5,7 +5,7 @@
     python -m benchmarks.multiple_steps_physics run --folder F --name water216 --fast FILE [--seconds 300]
     python -m benchmarks.multiple_steps_physics report --folder F
 
-`start` brings replicas to equilibrium at 300 K, and those of water at 1 bar too; `settle` goes on with that. `run`
+`start` brings replicas to equilibrium at 300 K, and those of water at 1 bar too; `settle` continues with that. `run`
 takes the settings of a structure, with a wall time for all of them, which several processes share; every setting starts
 from the same positions, and its result is a file of the folder, so that what is there is not run again. `report`
 compares them, and writes results/multiple_steps_physics.json. A setting agrees if each average (potential energy;

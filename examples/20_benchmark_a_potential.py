@@ -2,7 +2,7 @@
 
 Diatomic curves as in MLIP Arena: a curve with one minimum has a tortuosity of 1 and one sign change of its force, and
 forces are the slopes of energies. Relaxations as in Matbench Discovery: how many converge, and in how many steps.
-Dynamics without a thermostat: the drift of the total energy. Give a checkpoint, or take the potential of torchmdx.
+Dynamics without a thermostat: the drift of the total energy. The default is the potential of torchmdx.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Multiple time steps: a fast potential takes four steps for each evaluation of the full one, at the same energies.
+"""Multiple time steps: a fast potential runs four steps for each evaluation of the full one, at the same energies.
 
-`python examples/21_multiple_steps.py fast.safetensors` takes the fast potential of a file. The default here is the full
+`python examples/21_multiple_steps.py fast.safetensors` uses the fast potential of a file. The default here is the full
 one, 3% softer, which is no faster: it shows what the error of a fast potential does to the energy.
 """
 

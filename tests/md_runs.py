@@ -1,11 +1,13 @@
 """Runs of `torchmdx md` on the Reference platform, and comparison of their files."""
 
+import argparse
 from pathlib import Path
 
 import ase.io
 import numpy as np
 
 from torchmdx.commands import cli
+from torchmdx.commands.md import add_parser
 
 TINY = dict(num_layers=0, num_channels=4, num_radial=4)
 SAME_SEED = ["--seed", "5"]
@@ -18,6 +20,20 @@ def md(file, model, output, *options) -> int:
         if name not in options:
             options += [name, value]
     return cli.main(["md", file, "--model", model, "-o", str(output), "--device", "cpu", *options])
+
+
+def parsed(*given) -> argparse.Namespace:
+    """Options of `torchmdx md`, of 4 steps."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return parser.parse_args(["md", "a.xyz", "-o", "run", "--steps", "4", *map(str, given)])
+
+
+def read_for_openmm(file, **given):
+    """The structure of a file for OpenMM, with options of `torchmdx md` by their names in a Namespace."""
+    from torchmdx.commands.md_openmm.structure import read
+
+    return read(argparse.Namespace(**vars(parsed()) | {"file": file} | given))
 
 
 def rows(path) -> list[str]:

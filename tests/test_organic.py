@@ -15,6 +15,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.io import read
 from ase.optimize import BFGS
+from md_runs import read_for_openmm
 from openmm import app, unit
 
 import torchmdx
@@ -240,11 +241,9 @@ def test_the_minima_of_alanine_dipeptide(dipeptide):
 @pytest.mark.nightly
 def test_dynamics_at_constant_energy_stay_bonded_and_keep_their_energy(dipeptide, data):
     """2 ps from 300 K in OpenMM: hydrogens of 3 amu, steps of 2 fs. With GFN2-xTB the spread is 4 meV."""
-    from torchmdx.commands.md_openmm.structure import read as read_structure
-
     pdb, atoms = dipeptide
     system = openmm.System()
-    for mass in read_structure(str(data / "alanine_dipeptide.pdb"), hydrogen_mass=3.0).masses:
+    for mass in read_for_openmm(str(data / "alanine_dipeptide.pdb"), hydrogen_mass=3.0).masses:
         system.addParticle(mass)
     add_potential(system, pdb.topology, device="cpu")
     integrator = openmm.VerletIntegrator(0.002)

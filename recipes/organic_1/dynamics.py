@@ -155,7 +155,7 @@ class Run:
         return self._accept(state)
 
     def _accept(self, state: tuple[list[np.ndarray], list[np.ndarray]]) -> bool:
-        """Checks bonds, notes temperatures, and goes on without the molecules that broke."""
+        """Checks bonds, notes temperatures, and continues without the molecules that broke."""
         for molecule, positions, velocities in zip(self.world.molecules, *state, strict=True):
             fault = molecule.check(positions)
             if fault:

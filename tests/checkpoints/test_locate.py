@@ -12,7 +12,16 @@ from ase.build import bulk, molecule
 from matgl_folders import DATA
 
 import torchmdx
-from torchmdx.checkpoints.locate import MATERIALS, MOLECULES, is_potential, known_names, like, locate, origin_at
+from torchmdx.checkpoints.locate import (
+    MATERIALS,
+    MOLECULES,
+    files_at,
+    is_potential,
+    known_names,
+    like,
+    locate,
+    origin_at,
+)
 from torchmdx.commands import cli
 from torchmdx.models.digest import digest_of, origin_of
 from torchmdx.openmm.settings import file_hash
@@ -173,3 +182,21 @@ def test_spelling_comes_first_and_unknown_families_get_none():
     with pytest.raises(FileNotFoundError, match="did you mean 'aceff-2.0'\\?"):
         torchmdx.load("AceFF2.0")
     assert like("something") is None
+
+
+def test_the_files_of_a_potential_are_those_of_the_folder_of_a_training(tmp_path):
+    assert files_at() == (locate(),)
+    run, together = tmp_path / "run", tmp_path / "run" / "ensemble.safetensors"
+    members = tuple(run / f"member-{k}" / "best.safetensors" for k in range(2))
+    for member in members:
+        member.parent.mkdir(parents=True)
+        member.touch()
+    assert files_at(members[1]) == members[1:]
+    assert files_at(run) == members
+    assert files_at(f"{run}:pbe") == tuple(member.with_name("best.safetensors:pbe") for member in members)
+    together.touch()
+    assert files_at(str(run)) == (together,)
+    members[0].unlink()
+    together.unlink()
+    with pytest.raises(FileNotFoundError, match="every member of the ensemble"):
+        files_at(run)

@@ -67,6 +67,15 @@ def test_the_list_of_potentials_names_copies_in_a_mirror(mirror, monkeypatch, ca
     assert lines["aceff-1.0"].endswith("needs pip install 'torchmdx[hub]'")
 
 
+def test_the_list_goes_on_where_a_mirror_is_not_there(mirror, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHMDX_MIRROR", str(mirror / "none"))
+    cli.main(["info"])
+    out = capsys.readouterr().out
+    assert f"a mirror folder                       $TORCHMDX_MIRROR must name folders, got '{mirror / 'none'}'" in out
+    assert "downloaded on first use from https://huggingface.co/Acellera/AceFF-2.0" in out
+    assert "the installation is " in out
+
+
 def test_a_file_of_that_name_is_no_release(mirror, data, capsys):
     shutil.copy(data / "tensornet.ckpt", mirror / "aceff-2.0")
     assert cli.main(["info", "aceff-2.0"]) == 0

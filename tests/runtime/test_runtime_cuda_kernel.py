@@ -1,6 +1,7 @@
 """Kernels that are launched in clusters, on a GPU that has them."""
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -55,6 +56,18 @@ def test_blocks_have_ranks_in_their_clusters_also_in_a_graph(code):
     assert out.tolist() == [407, 408, 409, 410] * 3
     graph.replay()
     assert out.tolist() == [420, 421, 422, 423] * 3
+
+
+@pytest.mark.gpu
+def test_kernels_load_in_a_thread_that_has_not_used_the_gpu(code):
+    kernel_of(code)  # the GPU is in use, by another thread
+    with ThreadPoolExecutor(1) as pool:
+        kernel = pool.submit(kernel_of, code).result()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(kernel.most_clusters, 1024).result() >= 3
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+    kernel.launch(1, 0, Given(out.data_ptr(), 0))
+    assert out.tolist() == [400, 401, 402, 403]
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from torchmdx.checkpoints.formats.table import (
     weights_part,
 )
 from torchmdx.checkpoints.potentials import DEFAULT_POTENTIAL, shipped
-from torchmdx.checkpoints.run_folder import best_in, is_ensemble_folder
+from torchmdx.checkpoints.run_folder import best_in, is_ensemble_folder, whole_in
 from torchmdx.models.heads import NAME
 from torchmdx.models.origin import Origin
 
@@ -134,6 +134,14 @@ def is_run_folder(path: str | Path) -> bool:
     """Whether a path is a folder that is not one potential: that of a training with several seeds."""
     path = split_head(path)[0] or path
     return Path(path).is_dir() and not _is_potential_folder(path) and best_in(path) is None
+
+
+def files_at(path: str | Path | None = None) -> tuple[Path, ...]:
+    """What `locate` finds, or the files of the potentials in the folder of a training with several seeds."""
+    if path is None or not is_run_folder(path):
+        return (locate(path),)
+    folder, head = split_head(path)
+    return tuple(Path(str(with_head(file, head))) for file in whole_in(Path(str(folder))))
 
 
 def holds_several(source: str | Path | Source) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchmdx.commands.options import add_index, add_model_options, make_calculator, structure_of
+from torchmdx.commands.options import add_index, add_model_options, add_skin, make_calculator, structure_of
 from torchmdx.runtime.wording import counted
 
 SECONDS_A_DAY = 86400.0
@@ -30,9 +30,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="structure file, in any format that ASE reads")
     add_model_options(parser, dtype="float32")
     add_index(parser)
-    parser.add_argument(
-        "--skin", type=float, default=0.0, metavar="Å", help="distance added to the search radius, Å (default: 0)"
-    )
+    add_skin(parser)
     parser.add_argument(
         "--all",
         action="store_true",

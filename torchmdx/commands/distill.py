@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchmdx.commands.options import CHARGE_HELP, add_device
+from torchmdx.commands.options import add_charge, add_device
 from torchmdx.runtime.interrupt import Interrupts
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("files", nargs="*", metavar="FILES", help="structures that the dynamics will start from")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="fast model to write (.safetensors)")
     parser.add_argument("--index", default=":", metavar="I", help="indices of structures in each file (default: all)")
-    parser.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
+    add_charge(parser)
     parser.add_argument("--format", metavar="NAME", help="format of the files, by ASE's name (default: from the file)")
     add_device(parser)
     parser.add_argument("--overwrite", action="store_true", help="start again, and replace the outputs")
@@ -165,17 +165,11 @@ def examples(potential: Potential | Ensemble) -> tuple[list[System], list[str]]:
 
 def require_ready(options: argparse.Namespace) -> None:
     """Raises the errors of options and of existing outputs that the run itself would raise, before a distillation."""
-    from torchmdx.dynamics.run.files import RunFiles
-    from torchmdx.dynamics.run.settings import RunSettings, refuse_with_restart
+    from torchmdx.dynamics.run.device_options import files_of
+    from torchmdx.dynamics.run.settings import RunSettings
 
     settings = RunSettings.from_options(argparse.Namespace(**{**vars(options), "fast": "organic-1-fast"}))
-    refuse_with_restart(options)
-    if options.engine == "torchmdx":
-        from torchmdx.dynamics.run.device_run import files_of
-
-        files, *_ = files_of(options, settings)
-    else:
-        files = RunFiles(options.output, engine="openmm")
+    files = files_of(options, settings.temperature)
     if options.restart:
         files.require_there(files.settings)
     elif not options.overwrite:

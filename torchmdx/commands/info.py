@@ -166,6 +166,7 @@ def one_launch_state() -> tuple[bool, str] | None:
 def _potentials() -> list[tuple[str, bool, str]]:
     """Name, availability and a one-line description of each potential."""
     from torchmdx.checkpoints.hub import RELEASES, copy_in_mirror
+    from torchmdx.checkpoints.mirror_folder import Copy
     from torchmdx.checkpoints.save_load import load_one
     from torchmdx.models.model_card import symbols
 
@@ -177,9 +178,14 @@ def _potentials() -> list[tuple[str, bool, str]]:
         known = "" if card.elements is None else f" ({symbols(card.elements)})"
         rows.append((name, True, f"{'the default; ' if name == DEFAULT_POTENTIAL else ''}{card.description}{known}"))
     remedy = "" if _version("huggingface_hub") else "; needs pip install 'torchmdx[hub]'"
+    copies: dict[str, Copy | None] = {}
+    try:
+        copies |= {name: copy_in_mirror(name, release) for name, release in RELEASES.items()}
+    except FileNotFoundError as error:
+        rows.append(("a mirror folder", False, str(error)))
     for name, release in RELEASES.items():
         about = f"{release.description}; " if release.description else ""
-        copied = copy_in_mirror(name, release)
+        copied = copies.get(name)
         found = f"downloaded on first use from {release.page}" if copied is None else f"in the mirror {copied.folder}"
         note = f"{about}{found}; licence: {release.licence}{remedy if copied is None else ''}"
         rows.append((name, copied is not None or not remedy, note))

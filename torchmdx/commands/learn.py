@@ -21,7 +21,7 @@ Options of the form --section.key value override the file. The smallest file:
 """
 EPILOG = """\
 Everything is in output.directory: a folder for each round and stage, the page learn.html, and potential.safetensors.
-After any interruption the same command goes on. The last line says whether the targets were reached.
+After any interruption the same command continues. The last line says whether the targets were reached.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchmdx.commands.options import CHARGE_HELP, add_device, add_index, add_model_option
+from torchmdx.commands.options import add_charge, add_device, add_index, add_model_option, add_skin
 from torchmdx.runtime.interrupt import Interrupts
 from torchmdx.runtime.optional_package import require_package
 from torchmdx.runtime.precisions import PRECISIONS, precision_option
@@ -51,8 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
-    if options.engine == "openmm":
-        _refuse_others(options)
+    from torchmdx.dynamics.run.checks import require_consistent
+
+    require_consistent(options)
     if options.fast == "auto":
         from torchmdx.commands.distill import automatic, require_ready
 
@@ -70,25 +71,10 @@ def _run(options: argparse.Namespace, interrupts: Interrupts) -> int:
     return openmm_run.run(options, interrupts)
 
 
-def _refuse_others(options: argparse.Namespace) -> None:
-    """Raises ValueError for options that OpenMM does not have."""
-    names = (
-        *("replicas", "temperatures", "exchange_every", "exchange_on_device", "restraints", "devices", "trajectory"),
-        *("save_velocities", "relaxation", "max_force_difference", "small_steps"),
-    )
-    others = {name: getattr(options, name) for name in names}
-    for name, given in others.items():
-        if given is not None:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} needs --engine torchmdx, got {given} with --engine openmm")
-    if options.thermostat not in (None, "langevin"):
-        raise ValueError(f"--thermostat {options.thermostat} needs --engine torchmdx, got it with --engine openmm")
-
-
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("potential and device")
     add_model_option(group, several=True)
-    group.add_argument("--charge", type=float, metavar="Q", help=CHARGE_HELP)
+    add_charge(group)
     group.add_argument(
         "--engine",
         choices=ENGINES,
@@ -113,9 +99,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="how OpenMM and the network exchange positions and forces (default: auto, the fastest available)",
     )
-    group.add_argument(
-        "--skin", type=float, default=0.0, metavar="Å", help="distance added to the search radius, Å (default: 0)"
-    )
+    add_skin(group)
     group.add_argument(
         "--audit-every",
         type=int,

@@ -15,22 +15,13 @@ if TYPE_CHECKING:
     from torchmdx.structures.files.several import Gathered
 
 
-CHARGE_HELP = (
-    "total charge in e (default: the charge in the file, else the sum of its formal charges, else of its initial "
-    "charges, else 0)"
-)
 MOST_ATOMS_IN_FLOAT64 = 100  # with --dtype auto
 
 
 def add_model_options(parser: argparse.ArgumentParser, dtype: str = "auto") -> None:
     """--model, --charge, --dtype and --device. dtype: the default; "auto" is a choice where it is the default."""
     add_model_option(parser, several=True)
-    parser.add_argument(
-        "--charge",
-        type=float,
-        metavar="Q",
-        help=CHARGE_HELP,
-    )
+    add_charge(parser)
     parser.add_argument(
         "--dtype",
         type=precision_option,
@@ -83,6 +74,24 @@ def add_loading_options(parser: Any) -> None:
         type=float,
         metavar="Å",
         help="where the potential's Coulomb energy of periodic structures is truncated, Å (default: from the file)",
+    )
+
+
+def add_charge(parser: Any) -> None:
+    """--charge, for commands that read structures."""
+    parser.add_argument(
+        "--charge",
+        type=float,
+        metavar="Q",
+        help="total charge in e (default: the charge in the file, else the sum of its formal charges, else of its "
+        "initial charges, else 0)",
+    )
+
+
+def add_skin(parser: Any) -> None:
+    """--skin, of the search for neighbours."""
+    parser.add_argument(
+        "--skin", type=float, default=0.0, metavar="Å", help="distance added to the search radius, Å (default: 0)"
     )
 
 

@@ -13,7 +13,7 @@ lengths and angles, cell_vectors in that of the run: `standard(cell_vectors)` is
 
 A file is complete on disk after each flush, at least once a second: metadata is written by flushes alone, and
 `coordinates`, whose length is the number of frames, last. A process that is killed between flushes leaves a file that
-every program reads up to the last one. The writer takes no lock, so that others can read a run that is going on.
+every program reads up to the last one. The writer takes no lock, so that others can read a run in progress.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def _start(make: Callable[..., Any], share: ProcessShare, systems: slice, atoms:
 
 
 def _end(processes: list[_Process]) -> None:
-    """Closes the connections, which ends the processes; kills those that go on."""
+    """Closes the connections, which ends the processes; kills those that continue."""
     for process in processes:
         process.connection.close()
     until = time.monotonic() + FAREWELL

@@ -104,7 +104,7 @@ class Snapshot:
     def with_states(self, other: Snapshot, chosen: NDArray[np.bool_]) -> Snapshot:
         """This snapshot, with the chosen structures [S] in the states of another one of the same run.
 
-        `Dynamics.restore` then goes on from both. Step and temperatures are those of this one. Not for multiple time
+        `Dynamics.restore` then continues from both. Step and temperatures are those of this one. Not for multiple time
         steps.
         """
         if self.fast_forces is not None:

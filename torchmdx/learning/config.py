@@ -99,7 +99,7 @@ class TrainSection(Section):
 
 
 class StopSection(Section):
-    """When the command ends; what comes first. These settings may be changed in a run that goes on."""
+    """When the command ends; what comes first. These settings may be changed in a run that continues."""
 
     rounds: Count = Field(default=10, description="rounds of exploration at most")
     uncertainty: Positive | None = Field(

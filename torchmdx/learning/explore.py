@@ -1,4 +1,4 @@
-"""A batch of replicas, run to its end: frames, replicas over the threshold, and states to go on from."""
+"""A batch of replicas, run to its end: frames, replicas over the threshold, and states to continue from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchRun:
     on seeds and settings alone, not on interruptions.
 
     Args:
-        path: The file of frames (.npz). Until it is written, the state to go on from is in files next to it.
+        path: The file of frames (.npz). Until it is written, the state to continue from is in files next to it.
         make: Makes the dynamics of the batch.
     """
 
@@ -172,7 +172,7 @@ class BatchRun:
 
 
 def remove_states(path: Path) -> None:
-    """Removes the states to go on from, of a batch whose file is this."""
+    """Removes the states to continue from, of a batch whose file is this."""
     for one in (_part_of(path), *_states_of(path)):
         one.unlink(missing_ok=True)
 

@@ -39,7 +39,7 @@ class Explored:
     Attributes:
         endings: Of each replica.
         lasted: Steps of each, up to its end.
-        branched: How often each went on from an earlier frame.
+        branched: How often each continued from an earlier frame.
     """
 
     batch: Sequence[Replica]

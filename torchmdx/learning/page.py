@@ -26,7 +26,7 @@ Results = list[dict[str, dict[str, Any]]]
 
 
 def write(run: RunFolder, path: Path, results: Results, records: Sequence[RoundRecord], ending: Ending | None) -> bool:
-    """Writes the page; without plotly prints one line and returns False. ending: None while the run goes on."""
+    """Writes the page; without plotly prints one line and returns False. ending: None while the run continues."""
     try:
         require_plotly()
     except ImportError as error:

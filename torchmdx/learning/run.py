@@ -24,7 +24,7 @@ Results = dict[str, Any]
 def learn(config: LearnConfig, interrupts: Interrupts | None = None, say: Callable[[str], None] = print) -> int:
     """Runs rounds until the run ends; returns the exit status, 128 + its number for a signal.
 
-    After an interruption, also a kill, the same call goes on with the same results.
+    After an interruption, also a kill, the same call continues with the same results.
 
     Raises:
         BlockingIOError: If another process works in output.directory.

@@ -22,7 +22,7 @@ from torchmdx.training.state import flatten
 
 CONFIG, SETTINGS, POTENTIAL, PAGE = "learn.yaml", "settings.json", "potential.safetensors", "learn.html"
 STRUCTURES, CHOSEN, LABELLED = "structures.extxyz", "chosen.extxyz", "labelled.extxyz"
-# Settings that may change in a run that goes on: they decide when it ends and how fast it is, and no number.
+# Settings that may change in a run that continues: they decide when it ends and how fast it is, and no number.
 FREE = (
     "stop.", "output.", "label.workers", "label.timeout", "label.dask", "explore.save_every", "explore.dask",
     "train.training.device", "train.training.prefetch", "train.report",

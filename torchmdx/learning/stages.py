@@ -150,7 +150,7 @@ def train_potential(run: RunFolder, round_number: int) -> Result:
 
 def _training(run: RunFolder, folder: Path, files: list[str], base: Path | str | None) -> Config:
     """The configuration of a training in a folder, whose store it makes."""
-    # Members go on from their own potentials.
+    # Members continue from their own potentials.
     several = run.config.uncertainty.num_potentials > 1
     checkpoint = str(base.parent / TRAINING) if several and isinstance(base, Path) else base
     checkpoint = None if checkpoint is None else str(checkpoint)

@@ -109,7 +109,7 @@ class OnePassBruteForce(OnePassSearch):
         self.ticket, self.words = self._look_back(len(self.tiles))
 
     def _all_tiles(self, counts: list[int], number: int) -> Tensor:
-        """`number` tiles, on the host; those without atoms begin and end behind the last atom."""
+        """`number` tiles, on the host; those without atoms begin and end after the last atom."""
         kept = _kept_tiles if len(counts) <= MOST_KEPT else _kept_tiles.__wrapped__
         return kept(tuple(counts), self.sizes["ROWS"], number, self.device.type == "cuda")
 

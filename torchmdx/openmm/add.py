@@ -12,10 +12,9 @@ from typing import Any
 import openmm
 from openmm import app, unit
 
-from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
+from torchmdx.checkpoints.locate import files_at, locate
 from torchmdx.checkpoints.potentials import shipped
 from torchmdx.checkpoints.prepare import PotentialSource, chosen_head, prepare_potential
-from torchmdx.checkpoints.run_folder import whole_in
 from torchmdx.models.coulomb_cutoff import takes_charges
 from torchmdx.models.ensemble import Ensemble, members_of
 from torchmdx.models.potential import Potential
@@ -172,14 +171,9 @@ def checkpoint_of(potential: PotentialSource) -> str | tuple[str, ...] | None:
 
     A potential that is part of torchmdx is given by its name, which is valid on any machine.
     """
-    if potential is None:
-        return _name_or_path(locate())
-    if isinstance(potential, (str, Path)):
-        if is_run_folder(potential):
-            folder, head = split_head(potential)
-            files = tuple(str(with_head(file.resolve(), head)) for file in whole_in(Path(folder or potential)))
-            return files if len(files) > 1 else files[0]
-        return _name_or_path(locate(potential))
+    if potential is None or isinstance(potential, (str, Path)):
+        files = tuple(map(_name_or_path, files_at(potential)))
+        return files if len(files) > 1 else files[0]
     if isinstance(potential, (Potential, Ensemble)):
         return None
     if not isinstance(potential, (list, tuple)):

@@ -41,7 +41,7 @@ class Predictor:
     """Evaluates stores with one potential or ensemble, in one precision, on one device.
 
     Args:
-        potential: Copied, so that the caller may go on training.
+        potential: Copied, so that the caller may continue training.
         dtype: Torch.float32 uses the fastest engine, torch.float64 on a GPU the exact model.
         atoms: Per evaluation, if memory allows.
     """

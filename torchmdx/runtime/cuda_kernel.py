@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from collections.abc import Iterator
 
 import torch
 
-from torchmdx.runtime.device_guard import on_device
+from torchmdx.runtime.device_guard import gpu_index, on_device
 
 _SUCCESS = 0
 _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -49,11 +51,24 @@ def _check(code: int, what: str) -> None:
         raise DriverError(f"{what} failed: {(name.value or b'unknown error').decode()}")
 
 
+@contextlib.contextmanager
+def _in_context(device: torch.device) -> Iterator[None]:
+    """The device is current, with its context: in a new thread torch makes one current only when it launches."""
+    driver, context = _driver(), ctypes.c_void_p()
+    with on_device(device):
+        torch.cuda.init()
+        _check(driver.cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
+        if not context:
+            index = ctypes.c_int(gpu_index(device))
+            _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index), "cuDevicePrimaryCtxRetain")
+            _check(driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+        yield
+
+
 def _function(code: bytes, name: str, device: torch.device, most_shared_bytes: int) -> ctypes.c_void_p:
     """A kernel of a cubin, loaded on a device. Raises DriverError."""
     driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-    with on_device(device):
-        torch.empty(0, device=device)  # makes torch's context current in this thread
+    with _in_context(device):
         _check(driver.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "cuModuleGetFunction")
         _check(driver.cuFuncSetAttribute(function, _SHARED_BYTES, most_shared_bytes), "cuFuncSetAttribute")
@@ -121,7 +136,7 @@ class ClusterKernel:
     def most_clusters(self, shared_bytes: int) -> int:
         """Clusters that this device can run at the same time."""
         found, config = ctypes.c_int(), self._config(1, shared_bytes, 0, 1)
-        with on_device(self.device):
+        with _in_context(self.device):
             code = _driver().cuOccupancyMaxActiveClusters(ctypes.byref(found), self._function, ctypes.byref(config))
         _check(code, "cuOccupancyMaxActiveClusters")
         return found.value

@@ -14,7 +14,7 @@ def only_one(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Holds a lock file, and removes it; `waiting` is called if another process holds it.
 
     The lock ends with the process, however it ends. Where files cannot be locked, as on some network file systems, the
-    work goes on without.
+    work continues without.
     """
     handle = _locked(path, waiting)
     try:

@@ -52,7 +52,7 @@ class DomainStep:
     Summed over all processes, energies and virials are those of the whole system, and so are forces, after those on
     ghosts have been added to those on the atoms they are copies of.
 
-    Ghosts must reach `reach` Å from the owned atoms in every direction in which the system goes on beyond the domain.
+    Ghosts must reach `reach` Å from the owned atoms in every direction in which the system continues beyond the domain.
     Along a direction that is not divided among processes, pbc may be True instead: then there are no ghosts there.
 
     Atoms are padded to a capacity, so that one CUDA graph serves while their number changes; `num_growths` counts how

@@ -43,7 +43,7 @@ def learning_curve(config: Config, sizes: Sequence[int]) -> int:
     """Trains with each number of frames in output.directory/train-N, and writes a table and a picture next to them.
 
     All trainings have the same validation and test frames, and smaller ones train a part of the frames of larger ones.
-    Those that have finished are kept, and those that were stopped go on. Returns the exit status of `train`.
+    Those that have finished are kept, and those that were stopped continue. Returns the exit status of `train`.
     """
     directory = Path(config.output.directory)
     if config.data.part_files() or config.data.heads or config.data.split is not None or config.training.ensemble > 1:

@@ -48,7 +48,7 @@ def open_store(data: DataSection, directory: Path, several: bool = False, update
 
     Args:
         several: Whether other nodes run this too; data.path must be a store then.
-        update: Whether the files are converted again if they have changed since; otherwise a run goes on with the
+        update: Whether the files are converted again if they have changed since; otherwise a run continues with the
             frames it has.
     """
     pool, files = data.pool_files(), _files(data)

@@ -137,7 +137,7 @@ class _Speed:
         return self._seconds / self._steps if self._steps and self._seconds > 0 else None
 
     def left(self, steps: int, now: float) -> float | None:
-        """Seconds that this number of further steps takes, with everything that goes on between them."""
+        """Seconds that this number of further steps takes, with everything that happens between them."""
         if self._since is None or not self._all_steps or now <= self._since:
             return None
         return steps * (now - self._since) / self._all_steps

@@ -62,7 +62,7 @@ def require_directory(config: Config, resume: bool) -> None:
 
 
 def resumed(config: Config, resume: bool, changes: Sequence[str]) -> Config:
-    """The configuration with which the run in the directory goes on.
+    """The configuration with which the run in the directory continues.
 
     That is the given one, with the changes that were declared when the run was resumed before, and with `changes`,
     written as optimizer.learning_rate=1e-4.

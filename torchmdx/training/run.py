@@ -151,7 +151,7 @@ def _one(
 
 
 def _trainer(config: Config, directory: Path, resume: bool, group: Group, device: torch.device) -> Trainer:
-    """A trainer of one potential, whose directory has the files of a new run, or that goes on where a run stopped."""
+    """A trainer of one potential, whose directory has the files of a new run, or that continues where a run stopped."""
     store, parts = _data(config, directory, resume)
     if config.training.resample and not resume:
         parts = resampled(config, store, parts)
@@ -223,7 +223,7 @@ def _data(config: Config, directory: Path, resume: bool, update: bool = False) -
     """The configured data. A resumed run keeps its recorded split, unless data.split names one, which must be equal.
 
     Args:
-        update: Whether files that have changed are converted again; a run that has begun goes on with the frames it
+        update: Whether files that have changed are converted again; a run that has begun continues with the frames it
             has.
     """
     place, several = Path(config.output.directory), config.training.nodes > 1

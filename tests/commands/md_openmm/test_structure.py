@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.constraints import FixAtoms
+from md_runs import read_for_openmm as read
 from structures import DATA
 
 pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
 
 from openmm import app, unit
 
-from torchmdx.commands.md_openmm.structure import read, write_structure
+from torchmdx.commands.md_openmm.structure import write_structure
 
 PDB = str(DATA / "alanine_dipeptide.pdb")
 TWO_WATERS = """\
@@ -54,10 +55,10 @@ def test_pdb_keeps_residues_chains_and_box(waters):
     np.testing.assert_allclose(structure.cell, np.diag([20.0, 21.0, 22.0]), atol=1e-6)
     np.testing.assert_allclose(structure.positions[4], [5.96, 0, 0], atol=1e-6)
     np.testing.assert_allclose(structure.masses[:2], [15.99943, 1.007947], atol=1e-4)
-    assert (structure.charge, structure.suffix, structure.formula) == (0.0, ".pdb", "H4O2")
+    assert (structure.record.charge, structure.suffix) == (0.0, ".pdb")
     np.testing.assert_allclose(read(waters).positions[:, 2], 1, atol=1e-6)
     assert read(waters, vacuum=True).cell is None
-    assert read(waters, charge=-1).charge == -1
+    assert read(waters, charge=-1).record.charge == -1
 
 
 @pytest.mark.parametrize(("ending", "reader"), [(".pdb", app.PDBFile), (".cif", app.PDBxFile)])
@@ -97,9 +98,9 @@ def test_other_formats_are_read_with_ase(tmp_path, cation):
     structure = read(str(path))
     assert structure.topology.getNumResidues() == 1
     assert [atom.element.symbol for atom in structure.topology.atoms()] == ["N", "H", "H", "H", "H"]
-    assert (structure.charge, structure.suffix, structure.cell) == (1.0, ".xyz", None)
+    assert (structure.record.charge, structure.suffix, structure.cell) == (1.0, ".xyz", None)
     assert list(structure.masses) == [14.0, 2.0, 1.0, 1.0, 1.0]
-    assert read(str(path), charge=0).charge == 0
+    assert read(str(path), charge=0).record.charge == 0
     write_structure(structure, tmp_path / "back.xyz", structure.positions, None)
     back = ase.io.read(tmp_path / "back.xyz")
     np.testing.assert_allclose(back.positions, cation.positions, atol=1e-7)
@@ -181,8 +182,8 @@ def test_the_charge_and_its_origin(tmp_path, cation):
     path = tmp_path / "ion.pdb"
     path.write_text("HETATM    1 ZN    ZN A   1       0.000   0.000   0.000  1.00  0.00          ZN2+\nEND\n")
     structure = read(str(path))
-    assert (structure.charge, structure.charge_text) == (2.0, "charge +2 (sum of formal charges)")
-    assert read(str(path), charge=0).charge_text == "charge 0 (--charge)"
+    assert (structure.record.charge, structure.record.charge_text) == (2.0, "charge +2 (sum of formal charges)")
+    assert read(str(path), charge=0).record.charge_text == "charge 0 (--charge)"
 
 
 def test_velocities_and_fixed_atoms_of_a_crystal_follow_its_orientation(tmp_path, chiral):

@@ -16,7 +16,7 @@ from md_runs import assert_refused
 import torchmdx
 from torchmdx.commands import cli
 from torchmdx.dynamics.log import read_log
-from torchmdx.dynamics.run import device_run
+from torchmdx.dynamics.run.progress import SimulationProgress
 from torchmdx.report.view.dcd import open_dcd
 
 pytestmark = pytest.mark.usefixtures("unplotted")
@@ -48,7 +48,7 @@ def test_energy_of_nve_is_that_of_openmm(model, ethanol_file, further):
     assert cli.main(["md", "moving.xyz", "--model", model, "-o", "theirs", *openmm]) == 0
     one, two = (open_dcd(f"{name}.dcd").read(np.arange(3))[0] for name in ("ours", "theirs"))
     np.testing.assert_allclose(one, two, atol=2e-5)
-    ours, theirs = (read_log(device_run.Path(f"{name}.log")) for name in ("ours", "theirs"))
+    ours, theirs = (read_log(Path(f"{name}.log")) for name in ("ours", "theirs"))
     np.testing.assert_allclose(ours["potential_eV"], theirs["potential_eV"], atol=1e-6)
     np.testing.assert_allclose(ours["kinetic_eV"], theirs["kinetic_eV"], atol=1e-4)
 
@@ -122,7 +122,7 @@ def test_replicas_have_temperatures_seeds_and_files_of_their_own(model, ethanol_
     finals = ase.io.read("run.final.xyz", index=":")
     assert [atoms.info["replica"] for atoms in finals] == [0, 1, 2]
     assert md(ethanol_file, model, "run", *options[2:], "--steps", 12, "--restart") == 0
-    assert [len(read_log(device_run.Path(f"run.{k}.log"))["step"]) for k in range(3)] == [7] * 3
+    assert [len(read_log(Path(f"run.{k}.log"))["step"]) for k in range(3)] == [7] * 3
 
 
 def test_temperatures_are_exchanged(model, ethanol_file, capsys):
@@ -131,7 +131,7 @@ def test_temperatures_are_exchanged(model, ethanol_file, capsys):
     assert "of the exchanges were accepted" in capsys.readouterr().out
     assert md(ethanol_file, model, "half", "--steps", 5, *options) == 0
     assert md(ethanol_file, model, "half", "--steps", 12, *options, "--restart") == 0
-    assert len(set(read_log(device_run.Path("whole.0.log"))["thermostat_K"])) > 1
+    assert len(set(read_log(Path("whole.0.log"))["thermostat_K"])) > 1
     for number in range(3):
         assert_same_run(f"whole.{number}", f"half.{number}")
 
@@ -146,7 +146,7 @@ def test_replicas_on_two_devices_are_those_of_one(model, ethanol_file, capsys, q
     for number in range(3):
         one, two = (open_dcd(f"{name}.{number}.dcd").read(np.arange(4))[0] for name in ("one", "two"))
         np.testing.assert_allclose(one, two, atol=1e-5)
-        one, two = (read_log(device_run.Path(f"{name}.{number}.log")) for name in ("one", "two"))
+        one, two = (read_log(Path(f"{name}.{number}.log")) for name in ("one", "two"))
         np.testing.assert_array_equal(one["thermostat_K"], two["thermostat_K"])
 
 
@@ -206,18 +206,18 @@ def test_constant_pressure(model, capsys):
 
 def test_a_signal_saves_and_a_restart_continues(model, ethanol_file, monkeypatch, capsys):
     assert md(ethanol_file, model, "whole", "--steps", 12) == 0
-    update = device_run.SimulationProgress.update
+    update = SimulationProgress.update
 
     def interrupting(self, step, row, *, last=False):
         update(self, step, row, last=last)
         if step == 6:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(device_run.SimulationProgress, "update", interrupting)
+    monkeypatch.setattr(SimulationProgress, "update", interrupting)
     assert md(ethanol_file, model, "run", "--steps", 12) == 130
     assert "stopped by SIGINT at step 6 of 12" in capsys.readouterr().err
     assert not os.path.exists("run.final.xyz")
-    monkeypatch.setattr(device_run.SimulationProgress, "update", update)
+    monkeypatch.setattr(SimulationProgress, "update", update)
     assert md(ethanol_file, model, "run", "--steps", 12, "--restart") == 0
     assert_same_run("whole", "run")
 

@@ -130,16 +130,13 @@ def test_a_second_run_is_refused_and_a_killed_one_blocks_nobody(md, model, ethan
 
 
 def test_a_signal_while_it_reads_leaves_a_run_to_restart(md, model, ethanol_file, folder, monkeypatch, capsys):
-    from torchmdx.commands.md_openmm import structure
-
     assert md(ethanol_file, model, "whole", "--steps", 8) == 0
-    for module in (moving, structure):
 
-        def slow(*given, read=module.read_record):
-            signal.raise_signal(signal.SIGTERM)
-            return read(*given)
+    def slow(*given, read=moving.read_record):
+        signal.raise_signal(signal.SIGTERM)
+        return read(*given)
 
-        monkeypatch.setattr(module, "read_record", slow)
+    monkeypatch.setattr(moving, "read_record", slow)
     assert md(ethanol_file, model, "run", "--steps", 8) == 75
     assert (
         "stopped by SIGTERM at step 0 of 8; the same command with --restart continues from" in capsys.readouterr().err

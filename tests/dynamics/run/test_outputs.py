@@ -28,13 +28,19 @@ def record(outputs, steps):
         outputs.record(step, lambda step=step: frames(step), lambda step=step: rows(step))
 
 
+def opened(files):
+    outputs = RunOutputs(files, SCHEDULE, 1.0, DCD)
+    outputs.create(SHAPES, ["", ""])
+    return outputs
+
+
 @pytest.fixture
 def files(tmp_path):
     return RunFiles(str(tmp_path / "run"), 2)
 
 
 def test_frames_and_rows_are_written_when_they_are_due(files):
-    outputs = RunOutputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
+    outputs = opened(files)
     record(outputs, range(8))
     outputs.close()
     for number, shape in enumerate(SHAPES):
@@ -50,10 +56,11 @@ def test_frames_and_rows_are_written_when_they_are_due(files):
 
 
 def test_files_are_cut_to_a_step_and_continued(files):
-    outputs = RunOutputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
+    outputs = opened(files)
     record(outputs, range(8))
     outputs.close()
-    outputs = RunOutputs.reopen(files, SHAPES, SCHEDULE, 1.0, DCD, 5)
+    outputs = RunOutputs(files, SCHEDULE, 1.0, DCD)
+    outputs.reopen(SHAPES, 5)
     assert read_dcd(files.trajectories[0])["frames"].shape[0] == 3
     assert read_log(files.logs[1])["step"].tolist() == [0, 3]
     record(outputs, range(5, 8))
@@ -61,12 +68,12 @@ def test_files_are_cut_to_a_step_and_continued(files):
     assert read_dcd(files.trajectories[1])["frames"][:, 0, 0].tolist() == [0.5, 2.5, 4.5, 6.5]
     before = files.trajectories[0].read_bytes()
     with pytest.raises(ValueError, match="must hold the 4 rows up to step 9, got 3"):
-        RunOutputs.reopen(files, SHAPES, SCHEDULE, 1.0, DCD, 9)
+        RunOutputs(files, SCHEDULE, 1.0, DCD).reopen(SHAPES, 9)
     assert files.trajectories[0].read_bytes() == before
 
 
 def test_nothing_is_written_if_what_is_due_cannot_be_made(files):
-    outputs = RunOutputs.create(files, SHAPES, SCHEDULE, 1.0, DCD, ["", ""])
+    outputs = opened(files)
 
     def fails():
         raise ArithmeticError("not finite")
@@ -80,11 +87,11 @@ def test_nothing_is_written_if_what_is_due_cannot_be_made(files):
 
 
 def test_checkpoints_are_due_by_steps_or_by_time(files, monkeypatch):
-    outputs = RunOutputs([], [], OutputSchedule(checkpoint_every=4), 1.0)
+    outputs = RunOutputs(files, OutputSchedule(checkpoint_every=4), 1.0, DCD)
     assert [step for step in range(10) if outputs.checkpoint_due(step)] == [4, 8]
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    outputs = RunOutputs([], [], OutputSchedule(), 1.0)
+    outputs = RunOutputs(files, OutputSchedule(), 1.0, DCD)
     assert not outputs.checkpoint_due(7)
     now[0] += 61
     assert outputs.checkpoint_due(7)

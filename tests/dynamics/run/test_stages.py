@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import ase.io
 import numpy as np
 import pytest
-from md_runs import md
+from md_runs import md, read_for_openmm
 
 from torchmdx.dynamics.integrators import Langevin
 from torchmdx.dynamics.log import Log, LogRow, columns_of
@@ -51,17 +51,54 @@ def test_whether_a_run_starts_with_stored_velocities():
         starts(options(temperature=300.0), True, "nve")
 
 
+class Recording:
+    """A recording at step 8 whose last checkpoint is of step 5."""
+
+    step, saved_step, closed = 8, 5, False
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def run(self, num_steps, *, interrupted, progress):
+        if self.error is not None:
+            self.step += 1
+            raise self.error
+        progress(self.step + num_steps, None)
+        return self.step + num_steps
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_run_goes_to_its_end_and_closes_its_files(capsys):
+    settings, going = dataclasses.replace(SETTINGS, num_steps=12), SimpleNamespace(received=None)
+    recording = Recording()
+    assert stages.go(recording, settings, going, restart=True) == 0
+    assert recording.closed
+    printed = capsys.readouterr()
+    assert "continuing from step 8" in printed.out
+    assert "100%  step 12/12" in printed.err
+
+
 def test_a_restart_needs_something_to_do():
-    stages.require_more_steps(7, 8)
+    recording, settings = Recording(), dataclasses.replace(SETTINGS, num_steps=8)
     with pytest.raises(ValueError, match="--restart needs more steps than the 8 completed, got 8"):
-        stages.require_more_steps(8, 8)
+        stages.go(recording, settings, SimpleNamespace(received=None), restart=True)
+    assert recording.closed
 
 
 def test_a_write_that_failed_says_where_the_run_continues():
-    error = stages.with_remedy(OSError(errno.ENOSPC, "'a.dcd' is full"), 1200, "step 1,300: ")
-    words = "step 1,300: 'a.dcd' is full; when it can be, the same command with --restart continues from step 1,200"
-    assert str(error) == words
-    assert "from step 0" in str(stages.with_remedy(OSError("no"), None))
+    settings, going = dataclasses.replace(SETTINGS, num_steps=12), SimpleNamespace(received=None)
+    recording = Recording(OSError(errno.ENOSPC, "'a.dcd' is full"))
+    words = "step 9: 'a.dcd' is full; when it can be, the same command with --restart continues from step 5"
+    with pytest.raises(OSError, match=words):
+        stages.go(recording, settings, going, restart=False)
+    assert recording.closed
+    recording.saved_step, recording.error = None, OSError("no")
+    with pytest.raises(OSError, match="from step 0"):
+        stages.go(recording, settings, going, restart=False)
+    with pytest.raises(BrokenPipeError, match="^$"):
+        stages.go(Recording(BrokenPipeError()), settings, going, restart=False)
 
 
 def test_summaries(tmp_path):
@@ -80,18 +117,19 @@ def test_summaries(tmp_path):
 
 def test_pictures_are_named_if_they_have_been_drawn(tmp_path, monkeypatch, capsys):
     files, drawn = RunFiles(str(tmp_path / "run")), []
+    structure = SimpleNamespace(atomic_numbers=[1], labels=lambda: ["H"])
     monkeypatch.setattr(stages, "plot_log", lambda *given: drawn.append(given))
     monkeypatch.setattr(stages, "write_run_page", lambda path, *given, **named: drawn.append(named) or True)
-    assert stages.draw(files, "title", 300.0, [1], ["H"], page=True) == [files.plot, files.page]
+    assert stages.draw(files, "title", 300.0, structure, page=True) == [files.plot, files.page]
     assert drawn[0] == (files.logs[0], files.plot, "title", 300.0)
     assert drawn[1] == dict(title="title", labels=["H"], log=files.logs[0], temperature=300.0)
-    assert stages.draw(files, "title", None, [1], None, page=False) == [files.plot]
+    assert stages.draw(files, "title", None, structure, page=False) == [files.plot]
 
     def missing(*given):
         raise ImportError
 
     monkeypatch.setattr(stages, "plot_log", missing)
-    assert stages.draw(files, "title", None, [1], None, page=False) == []
+    assert stages.draw(files, "title", None, structure, page=False) == []
     assert "no plot: matplotlib is not installed" in capsys.readouterr().err
 
 
@@ -117,9 +155,7 @@ def test_a_timestep_that_is_too_long_is_warned_of():
 
 def test_hydrogens_limit_the_timestep(ethanol_file):
     pytest.importorskip("openmm", reason="needs OpenMM: pip install 'torchmdx[openmm]'")
-    from torchmdx.commands.md_openmm.structure import read
-
-    structure = read(ethanol_file)
+    structure = read_for_openmm(ethanol_file)
     assert stages.doubt_about_timestep(structure, 1.0) is None
     assert "3 fs is too long for hydrogens of 1.008 amu" in stages.doubt_about_timestep(structure, 3.0)
     said = "--timestep should be at most 1.25, or 1.7 times that with --hydrogen-mass 3"
@@ -135,7 +171,7 @@ def test_hydrogens_limit_the_timestep(ethanol_file):
     assert stages.doubt_about_timestep(heavy, 1.0, 5).endswith("outer steps should be at most 4.01 fs")
     salt = ase.io.read(ethanol_file)[:2]
     ase.io.write("carbon.xyz", salt, format="extxyz")
-    assert stages.doubt_about_timestep(read("carbon.xyz"), 5.0) is None
+    assert stages.doubt_about_timestep(read_for_openmm("carbon.xyz"), 5.0) is None
 
 
 @pytest.mark.filterwarnings("always")

@@ -1,4 +1,4 @@
-"""Structures evaluated in slabs, one behind the other, against the exact model and against all atoms at once."""
+"""Structures evaluated in slabs, one after the other, against the exact model and against all atoms at once."""
 
 import copy
 from dataclasses import replace
@@ -200,7 +200,7 @@ def test_a_step_orders_atoms_in_slabs_and_divides_them_anew(small):
         exact_forces = exact.forces.cpu().numpy()
         assert np.linalg.norm(found.forces - exact_forces) < 1e-5 * np.linalg.norm(exact_forces)
         assert found.energy[0] == pytest.approx(float(exact.energy), abs=1e-5)
-    assert "slabs of atoms, one behind the other" in step.report().plan
+    assert "slabs of atoms, one after the other" in step.report().plan
 
 
 @pytest.mark.gpu

@@ -1,1 +1,1 @@
-"""Implementation of `torchmdx md --engine openmm`: the loop in OpenMM."""
+"""Implementation of `torchmdx md --engine openmm`."""

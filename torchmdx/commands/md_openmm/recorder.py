@@ -1,27 +1,30 @@
-"""Recorder: writes frames, log rows and checkpoints during a run in OpenMM."""
+"""Recorder: takes the steps of a run in OpenMM, and writes frames, log rows and checkpoints."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from torchmdx.commands.md_openmm.checkpoint import Checkpoint, write_checkpoint
-from torchmdx.commands.md_openmm.simulation import Simulation
+from torchmdx.commands.md_openmm.simulation import Simulation, SimulationError
 from torchmdx.dynamics.log import LogRow
 from torchmdx.dynamics.run.files import RunFiles
-from torchmdx.dynamics.run.outputs import RunOutputs, Shape
+from torchmdx.dynamics.run.outputs import RunOutputs
 from torchmdx.dynamics.trajectory import TrajectoryFrame
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat, topology_of
 
+SECONDS_A_PIECE = 0.2  # longest delay before a signal is handled
 GOOD_SECONDS = 1.0  # between states kept in memory for a checkpoint after a failure
-DCD = TrajectoryFormat("dcd")
 
 
 class Recorder:
     """The outputs of a simulation; checkpoints only after frames and rows are on disk."""
 
-    def __init__(self, simulation: Simulation, files: RunFiles, outputs: RunOutputs) -> None:
-        self.simulation, self.files, self.outputs = simulation, files, outputs
+    def __init__(self, simulation: Simulation, files: RunFiles) -> None:
+        chosen = simulation.settings
+        self.simulation, self.files = simulation, files
+        self.outputs = RunOutputs(files, chosen.schedule, chosen.timestep, TrajectoryFormat("dcd"))
         self.good: Checkpoint | None = None
         self.saved_step: int | None = None  # of the checkpoint files
         self._good_clock = time.monotonic()
@@ -32,9 +35,8 @@ class Recorder:
         simulation.measure()  # raises before any file is changed
         files.remove()
         files.write_settings(settings)
-        chosen, topology = simulation.settings, topology_of(simulation.structure.atomic_numbers)
-        given = ([shape_of(simulation)], chosen.schedule, chosen.timestep, DCD, [topology])
-        recorder = cls(simulation, files, RunOutputs.create(files, *given))
+        recorder = cls(simulation, files)
+        recorder.outputs.create([simulation.shape], [topology_of(simulation.structure.atomic_numbers)])
         recorder.record()
         recorder.save_checkpoint()
         return recorder
@@ -43,17 +45,41 @@ class Recorder:
     def resume(cls, simulation: Simulation, files: RunFiles) -> Recorder:
         """Opens the files of an earlier run, cut to the step of the simulation."""
         files.require_there()
-        chosen, step = simulation.settings, simulation.current_step
-        given = ([shape_of(simulation)], chosen.schedule, chosen.timestep, DCD, step)
-        recorder = cls(simulation, files, RunOutputs.reopen(files, *given))
+        recorder = cls(simulation, files)
+        recorder.outputs.reopen([simulation.shape], recorder.step)
         recorder._keep(simulation.checkpoint())
-        recorder.saved_step = step
+        recorder.saved_step = recorder.step
         return recorder
 
     @property
-    def row(self) -> LogRow | None:
-        """The newest one."""
-        return self.outputs.rows[0] if self.outputs.rows else None
+    def step(self) -> int:
+        return self.simulation.current_step
+
+    def run(
+        self, num_steps: int, *, interrupted: Callable[[], bool], progress: Callable[[int, LogRow | None], None]
+    ) -> int:
+        """Takes this many steps, fewer if `interrupted` says so; returns the step reached, which is saved.
+
+        In short pieces, for signals and the progress line; their lengths do not affect the trajectory. After a failure
+        the last valid state is saved, and the error is raised. progress: called with the step and the newest row.
+        """
+        simulation, inner, step = self.simulation, self.simulation.settings.inner, self.step
+        piece, end = inner, step + num_steps
+        try:
+            while step < end and not interrupted():
+                progress(step, self.outputs.row)
+                target = min(self.outputs.schedule.next_stop(step), step + piece, end)
+                started = time.perf_counter()
+                simulation.step(target - step)
+                seconds = max(time.perf_counter() - started, 1e-9)
+                piece = max(inner, min(2 * piece, int(SECONDS_A_PIECE * (target - step) / seconds) // inner * inner))
+                step = target
+                self.record()
+            self.save_checkpoint()
+            progress(step, self._newest())
+        except SimulationError as error:
+            raise SimulationError(f"{error}{self.after_failure()}") from error
+        return step
 
     def record(self) -> None:
         """Writes what is due at the current step. Raises SimulationError, and writes nothing, for an invalid state."""
@@ -85,15 +111,14 @@ class Recorder:
     def close(self) -> None:
         self.outputs.close()
 
+    def _newest(self) -> LogRow:
+        """The values of the current step, which the log may lack."""
+        row = self.outputs.row
+        return row if row is not None and row.step == self.step else self.simulation.measure()
+
     def _frames(self) -> list[TrajectoryFrame]:
         return [TrajectoryFrame(*self.simulation.geometry())]
 
     def _keep(self, checkpoint: Checkpoint) -> Checkpoint:
         self.good, self._good_clock = checkpoint, time.monotonic()
         return checkpoint
-
-
-def shape_of(simulation: Simulation) -> Shape:
-    """What the files of a simulation hold."""
-    structure = simulation.structure
-    return Shape(structure.num_atoms, structure.cell is not None, simulation.log_columns)

@@ -11,20 +11,20 @@ import openmm
 from numpy.typing import NDArray
 from openmm import unit
 
-from torchmdx.commands.md_openmm.checkpoint import Checkpoint, restore
+from torchmdx.commands.md_openmm.checkpoint import Checkpoint
 from torchmdx.commands.md_openmm.platform import make_context
 from torchmdx.commands.md_openmm.structure import Structure
 from torchmdx.dynamics.integrators import Langevin, VelocityVerlet
 from torchmdx.dynamics.log import LogRow, columns_of
 from torchmdx.dynamics.particles import Particles
-from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE
-from torchmdx.dynamics.run.recorded import GRAM_PER_CM3
+from torchmdx.dynamics.run.outputs import Shape, is_unstable
+from torchmdx.dynamics.run.recorded import density_of
 from torchmdx.dynamics.run.settings import RunSettings
 from torchmdx.openmm.add import add_potential
 from torchmdx.openmm.multiple_steps import add_difference, multiple_step_integrator
 from torchmdx.openmm.potential_force import PotentialForce
 from torchmdx.step.results import StepError
-from torchmdx.structures.system import Batch, System
+from torchmdx.structures.system import Batch
 from torchmdx.structures.units import KJ_PER_MOL, NANOMETER, PICOSECOND
 
 BAROSTAT_EVERY = 25  # steps
@@ -55,9 +55,11 @@ class Simulation:
         return str(self.context.getPlatform().getName())
 
     @property
-    def log_columns(self) -> tuple[str, ...]:
-        uncertainty = self.settings.potential.uncertainty
-        return columns_of(periodic=self.structure.cell is not None, ensemble=self.is_ensemble, uncertainty=uncertainty)
+    def shape(self) -> Shape:
+        """What its files hold."""
+        periodic, uncertainty = self.structure.cell is not None, self.settings.potential.uncertainty
+        columns = columns_of(periodic=periodic, ensemble=self.is_ensemble, uncertainty=uncertainty)
+        return Shape(self.structure.num_atoms, periodic, columns)
 
     @property
     def current_step(self) -> int:
@@ -125,10 +127,8 @@ class Simulation:
         kinetic -= float(self.particles.drift_energy(velocities)[0])  # kept by Verlet; of the last kick by Langevin
         temperature = float(self.particles.temperature(np.array([kinetic]))[0])
         self._require_valid(potential, temperature)
-        volume = density = None
-        if self.structure.cell is not None:
-            volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3)
-            density = float(self.structure.masses.sum()) / volume * GRAM_PER_CM3
+        periodic = self.structure.cell is not None
+        volume = state.getPeriodicBoxVolume().value_in_unit(unit.angstrom**3) if periodic else None
         spread, uncertainty = self.force.spread, self.force.uncertainty
         return LogRow(
             step=self.current_step,
@@ -137,7 +137,7 @@ class Simulation:
             kinetic=kinetic,
             temperature=temperature,
             volume=volume,
-            density=density,
+            density=density_of(float(self.structure.masses.sum()), volume),
             spread=None if spread is None else (spread.energy, float(spread.forces.max())),
             uncertainty=None if uncertainty is None else (uncertainty.energy, float(uncertainty.energies.max())),
         )
@@ -175,14 +175,6 @@ class Simulation:
             self._require_finite("velocities", state.getVelocities(asNumpy=True)._value)
             return Checkpoint(self.current_step, self.context.createCheckpoint(), state)
 
-    def restore(self, exact: bytes | None, portable: str | None) -> str | None:
-        """Restores a checkpoint; returns why the exact one could not be used, or None.
-
-        Raises:
-            ValueError: If neither can be used.
-        """
-        return restore(self.context, exact, portable)
-
     def _require_finite(self, what: str, values: NDArray[np.float64]) -> None:
         bad = np.flatnonzero(~np.isfinite(values).all(1))
         if len(bad):
@@ -196,7 +188,7 @@ class Simulation:
             raise SimulationError(
                 f"step {self.current_step}: energies must be finite, got {potential} eV at {temperature} K"
             )
-        if temperature > max(MOST_TEMPERATURE, 10 * self.settings.temperature):
+        if is_unstable(temperature, self.settings.temperature):
             velocities = self.context.getState(velocities=True).getVelocities(asNumpy=True)._value
             fastest = int(np.linalg.norm(velocities, axis=1).argmax())
             raise SimulationError(
@@ -223,16 +215,13 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
         system.addParticle(mass)
     if structure.cell is not None:
         system.setDefaultPeriodicBoxVectors(*structure.cell / NANOMETER)
-    treatment: dict[str, Any] = dict(
-        transport=chosen.transport, max_force_spread=chosen.max_force_spread, spread_file=chosen.spread_file,
-        uncertainty=chosen.uncertainty, max_uncertainty=chosen.max_uncertainty,
-        coulomb_cutoff=chosen.coulomb_cutoff, coulomb=chosen.coulomb, coulomb_accuracy=chosen.coulomb_accuracy,
-    )  # fmt: skip
+    treatment: dict[str, Any] = dict(transport=chosen.transport, spread_file=chosen.spread_file)
+    treatment |= chosen.doubts | chosen.treatment
     force = add_potential(
         system,
         structure.topology,
         chosen.potential if fast is None else fast.model,
-        charge=structure.charge,
+        charge=structure.record.charge,
         precision=chosen.precision,
         device=chosen.device,
         skin=chosen.skin,
@@ -254,20 +243,18 @@ def make_system(structure: Structure, settings: RunSettings, seed: int) -> tuple
 
 def particles_of(structure: Structure) -> Particles:
     """The atoms and their degrees of freedom: CMMotionRemover keeps the momentum that a thermostat changes."""
-    batch = Batch.of(System.create(structure.positions, structure.atomic_numbers))
-    return Particles.of(batch, structure.masses, structure.fixed, momentum_kept=True)
+    return Particles.of(Batch.of(structure.system), structure.masses, structure.fixed, momentum_kept=True)
 
 
 def make_integrator(settings: RunSettings, seed: int) -> openmm.Integrator:
-    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) for NVT. Raises ValueError for others."""
+    """Verlet for NVE, Langevin (BAOAB-like "middle" scheme) for NVT."""
     timestep, chosen, groups = settings.timestep / PICOSECOND, settings.integrator, (FAST_GROUP, SLOW_GROUP)
     given = (settings.timestep, settings.inner)
     if isinstance(chosen, VelocityVerlet):
         if settings.fast is not None:
             return multiple_step_integrator(*given, groups=groups)
         return openmm.VerletIntegrator(timestep)
-    if not isinstance(chosen, Langevin):
-        raise ValueError(f"--thermostat {chosen.name} needs --engine torchmdx, got it with --engine openmm")
+    assert isinstance(chosen, Langevin)  # others are refused with the options
     if settings.fast is not None:
         integrator = multiple_step_integrator(
             *given, temperature=settings.temperature, friction=chosen.friction, groups=groups

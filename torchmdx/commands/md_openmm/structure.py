@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ from numpy.typing import NDArray
 from openmm import Vec3, app, unit
 
 from torchmdx.commands.md_openmm.orientation import Orientation, orientation_of
-from torchmdx.dynamics.particles import with_heavy_hydrogens
 from torchmdx.dynamics.run.motion import fixed_atoms, set_motion, stored_velocities, unread_velocities
-from torchmdx.structures.files import Record, pdb, read_record
+from torchmdx.dynamics.run.moving import MovingStructure, record_of, require_movable
+from torchmdx.structures.files import Record, pdb
 from torchmdx.structures.files.mmcif import is_mmcif
 from torchmdx.structures.files.read import CIF
-from torchmdx.structures.system import Batch, System
+from torchmdx.structures.system import System
 from torchmdx.structures.units import NANOMETER
 
 Array = NDArray[np.float64]
@@ -27,16 +29,12 @@ SUFFIXES = (".pdb", ".cif", ".xyz")  # of files that `write_structure` writes
 MIN_VOLUME_PER_ATOM = 1.0  # Å³; a denser box is a placeholder
 
 
-@dataclass(frozen=True, eq=False)
-class Structure:
-    """Atoms for OpenMM: positions [N,3] Å, cell [3,3] Å in its orientation or None, masses [N] amu.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Structure(MovingStructure):
+    """Atoms for OpenMM: positions [N,3] Å, cell [3,3] Å in its orientation or None.
 
     Attributes:
         suffix: Of a file format that keeps the residues and chains, for `write_structure`.
-        charge: e, and a text on its origin.
-        place: Of a file with several structures, such as "frame 5 of 6".
-        fixed ([N]): Atoms that do not move. velocities [N,3] Å/fs: stored in the file; scaled: to other masses than
-            those of the file.
         notes: What a user should know about the file.
         orientation: Against the file, None for files whose cell is as OpenMM needs it.
     """
@@ -44,71 +42,35 @@ class Structure:
     topology: app.Topology
     positions: Array
     cell: Array | None
-    atomic_numbers: NDArray[np.int64]
-    masses: Array
-    charge: float
-    suffix: str
-    charge_text: str = ""
-    place: str = ""
-    fixed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    velocities: Array | None = None
-    scaled: bool = False
     notes: tuple[str, ...] = ()
     orientation: Orientation | None = None
 
-    def __post_init__(self) -> None:
-        if not len(self.fixed):
-            object.__setattr__(self, "fixed", np.zeros(len(self.masses), dtype=bool))
-
-    @property
-    def num_atoms(self) -> int:
-        return len(self.masses)
+    @cached_property
+    def system(self) -> System:
+        return System.create(self.positions, self.atomic_numbers, self.cell, self.cell is not None, self.record.charge)
 
     def labels(self) -> list[str] | None:
-        """Labels of the atoms as "ALA 2 CA"; None for a structure without residues."""
         if self.suffix == ".xyz":
             return None
         return [f"{atom.residue.name} {atom.residue.id} {atom.name}" for atom in self.topology.atoms()]
 
-    @property
-    def formula(self) -> str:
-        from ase.formula import Formula
-        from ase.symbols import Symbols
 
-        return str(Formula(Symbols(self.atomic_numbers).get_chemical_formula()))
-
-
-def read(
-    path: str,
-    *,
-    index: str = "-1",
-    charge: float | None = None,
-    vacuum: bool = False,
-    ignore_constraints: bool = False,
-    hydrogen_mass: float | None = None,
-) -> Structure:
-    """The structure at an index of a file; PDB and mmCIF keep residues and chains.
-
-    Args:
-        charge: In e; None: as for `charge_of`.
-        vacuum: Ignore the box of the file.
-        ignore_constraints: Fix no atoms.
-        hydrogen_mass: amu, as for `with_heavy_hydrogens`.
+def read(options: argparse.Namespace) -> Structure:
+    """The structure of the options; PDB and mmCIF keep residues and chains.
 
     Raises:
-        FileNotFoundError: For files that are unreadable, empty, without elements, or periodic in only one or two
-            directions, and for constraints that cannot be kept.
+        FileNotFoundError: If there is no file.
         ValueError: For files that are unreadable, empty, without elements, or periodic in only one or two directions,
-            and for constraints that cannot be kept.
+            for constraints that cannot be kept, and for an ensemble that the structure does not fit.
     """
-    record = read_record(path, index, charge)
+    path, record = options.file, record_of(options)
     suffix = Path(path).suffix.lower()
     if suffix in (".pdb", ".ent"):
-        structure = _from_pdb(path, record, vacuum)
+        structure = _from_pdb(path, record)
     elif suffix in CIF and is_mmcif(Path(path).read_text(errors="replace")):
-        structure = _from_mmcif(path, record, vacuum)
+        structure = _from_mmcif(path, record)
     else:
-        structure = _from_ase(record, vacuum, ignore_constraints)
+        structure = _from_ase(record, options.ignore_constraints)
     if structure.cell is not None:
         volume = abs(float(np.linalg.det(structure.cell)))
         if volume < MIN_VOLUME_PER_ATOM * structure.num_atoms:
@@ -116,30 +78,20 @@ def read(
                 f"the box of {path!r} must have at least {MIN_VOLUME_PER_ATOM:g} Å³ per atom for its "
                 f"{structure.num_atoms} atoms, got {volume:.3g} Å³ in total; --vacuum ignores the box"
             )
-    return structure if hydrogen_mass is None else _with_hydrogens_of(structure, hydrogen_mass)
+    _require_ensemble(structure, options.ensemble, path)
+    return structure.with_hydrogens_of(options.hydrogen_mass)
 
 
-def _with_hydrogens_of(structure: Structure, mass: float) -> Structure:
-    """The structure with bonded hydrogens of this mass, amu."""
-    cell = structure.cell
-    batch = Batch.of(System.create(structure.positions, structure.atomic_numbers, cell=cell, pbc=cell is not None))
-    masses, velocities = with_heavy_hydrogens(batch, structure.masses, mass, structure.velocities, structure.fixed)
-    scaled = not np.array_equal(masses, structure.masses)
-    return replace(structure, masses=masses, velocities=velocities, scaled=scaled)
-
-
-def require_movable(structure: Structure, ensemble: str, file: str) -> None:
+def _require_ensemble(structure: Structure, ensemble: str, file: str) -> None:
     """Raises ValueError for a barostat without a box, or with fixed atoms, and if nothing can move."""
-    num_fixed = int(structure.fixed.sum())
     if ensemble == "npt" and structure.cell is None:
         raise ValueError(f"--ensemble npt needs a periodic structure, got {file!r} without a box")
-    if ensemble == "npt" and num_fixed:
+    if ensemble == "npt" and structure.fixed.any():
         raise ValueError(
-            f"--ensemble npt moves all atoms with the box and cannot keep {num_fixed} atoms of {file!r} fixed; "
-            "--ignore-constraints moves them"
+            f"--ensemble npt moves all atoms with the box and cannot keep {int(structure.fixed.sum())} atoms of "
+            f"{file!r} fixed; --ignore-constraints moves them"
         )
-    if num_fixed == structure.num_atoms:
-        raise ValueError(f"at least one atom must move, but {file!r} fixes all {num_fixed}; see --ignore-constraints")
+    require_movable(structure, file)
 
 
 def write_structure(
@@ -152,17 +104,13 @@ def write_structure(
     if structure.suffix == ".xyz":
         import ase.io
         from ase import Atoms
-        from ase.constraints import FixAtoms
 
         if structure.orientation is not None and cell is not None:
             turn = structure.orientation
             positions, cell = turn.back(positions), turn.cell_back(cell)
             velocities = None if velocities is None else turn.back(velocities)
         atoms = Atoms(structure.atomic_numbers, positions, cell=cell, pbc=cell is not None)
-        set_motion(atoms, structure.masses, velocities)
-        atoms.info["charge"] = structure.charge
-        if structure.fixed.any():
-            atoms.set_constraint(FixAtoms(mask=structure.fixed))
+        set_motion(atoms, structure.masses, structure.fixed, velocities, structure.record.charge)
         ase.io.write(path, atoms, format="extxyz")
         return
     writer = app.PDBFile if structure.suffix == ".pdb" else app.PDBxFile
@@ -172,23 +120,23 @@ def write_structure(
         writer.writeFile(structure.topology, positions / NANOMETER * unit.nanometer, file, keepIds=True)
 
 
-def _from_pdb(path: str, record: Record, vacuum: bool) -> Structure:
+def _from_pdb(path: str, record: Record) -> Structure:
     text = pdb.without_alternates(Path(path).read_text(encoding="utf-8", errors="replace"))
     text, num_renamed = pdb.with_unique_names(text)  # OpenMM would drop atoms whose names repeat within a residue
     note = f"names of {num_renamed} atoms repeat within a residue; the final structure numbers them"
     with _naming_openmm(path):
         file = app.PDBFile(io.StringIO(text))
-    return _from_openmm(path, file, record, vacuum, ".pdb", (note,) * (num_renamed > 0))
+    return _from_openmm(path, file, record, ".pdb", (note,) * (num_renamed > 0))
 
 
-def _from_mmcif(path: str, record: Record, vacuum: bool) -> Structure:
+def _from_mmcif(path: str, record: Record) -> Structure:
     # Given a path, the reader leaves the file open when it fails.
     with _naming_openmm(path), open(path, encoding="utf-8") as text:
         file = app.PDBxFile(text)
-    return _from_openmm(path, file, record, vacuum, ".cif", ())
+    return _from_openmm(path, file, record, ".cif", ())
 
 
-def _from_openmm(path: str, file: Any, record: Record, vacuum: bool, suffix: str, notes: tuple[str, ...]) -> Structure:
+def _from_openmm(path: str, file: Any, record: Record, suffix: str, notes: tuple[str, ...]) -> Structure:
     """The record, with the residues and chains that OpenMM has read. Raises ValueError if OpenMM left out atoms."""
     topology, atoms = file.topology, record.atoms
     elements = [atom.element for atom in topology.atoms()]
@@ -200,20 +148,18 @@ def _from_openmm(path: str, file: Any, record: Record, vacuum: bool, suffix: str
             + "; convert the file to another format"
         )
     vectors = None
-    if vacuum or not atoms.pbc.any():
+    if not atoms.pbc.any():
         topology.setPeriodicBoxVectors(None)
     else:
         vectors = topology.getPeriodicBoxVectors()
     return Structure(
+        record=record,
         topology=topology,
         positions=atoms.positions.astype(np.float64),
         cell=None if vectors is None else np.array(vectors.value_in_unit(unit.angstrom), dtype=np.float64),
-        atomic_numbers=np.array(numbers, dtype=np.int64),
         masses=np.array([element.mass.value_in_unit(unit.dalton) for element in elements]),
-        charge=record.charge,
+        fixed=np.zeros(len(atoms), dtype=bool),
         suffix=suffix,
-        charge_text=record.charge_text,
-        place=record.place,
         notes=notes,
     )
 
@@ -226,10 +172,10 @@ def _naming_openmm(path: str) -> Iterator[None]:
         raise ValueError(f"OpenMM cannot read {path!r}: {type(error).__name__}: {error}") from error
 
 
-def _from_ase(record: Record, vacuum: bool, ignore_constraints: bool) -> Structure:
+def _from_ase(record: Record, ignore_constraints: bool) -> Structure:
     atoms = record.atoms
-    periodic = bool(atoms.pbc.all()) and not vacuum
-    if atoms.pbc.any() and not atoms.pbc.all() and not vacuum:
+    periodic = bool(atoms.pbc.all())
+    if atoms.pbc.any() and not periodic:
         raise ValueError(
             "OpenMM needs a structure that is periodic in all three directions or in none, "
             f"got pbc {atoms.pbc.tolist()}; --vacuum ignores the box"
@@ -254,15 +200,11 @@ def _from_ase(record: Record, vacuum: bool, ignore_constraints: bool) -> Structu
     if unread is not None and velocities is None:
         notes.append(f"the column {unread!r} of the file is not read, since its unit is unknown; ASE stores momenta")
     return Structure(
+        record=record,
         topology=topology,
         positions=positions,
         cell=cell,
-        atomic_numbers=atoms.numbers.astype(np.int64),
         masses=atoms.get_masses().astype(np.float64),
-        charge=record.charge,
-        suffix=".xyz",
-        charge_text=record.charge_text,
-        place=record.place,
         fixed=fixed_atoms(atoms, ignore=ignore_constraints),
         velocities=velocities,
         notes=tuple(notes),

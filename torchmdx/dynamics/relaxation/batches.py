@@ -147,7 +147,7 @@ class RelaxationBatches:
             yield relaxed(task, self.settings, results, slot, first, self.origin)
 
     def _divide(self, error: Exception) -> Iterator[Relaxed]:
-        """After a batch did not fit: fails structures that do not fit alone, or goes on with half as many atoms."""
+        """After a batch did not fit: fails structures that do not fit alone, or continues with half as many atoms."""
         slots = self._slots
         assert slots is not None
         if self._current:

@@ -105,7 +105,7 @@ class Fire:
         return {name: getattr(self, name).clone() for name in (*self.OF_ATOMS, *self.OF_SYSTEMS)}
 
     def advance(self, energy: Tensor, forces: Tensor, stress: Tensor | None) -> None:
-        """Judges the results [S], [N,3], [S,3,3] at the current positions, and moves the systems that go on."""
+        """Judges the results [S], [N,3], [S,3,3] at the current positions, and moves the systems that continue."""
         forces = torch.where(self.free, forces, 0.0)
         pull = self._pull(stress)
         self._judge(energy, forces, pull)

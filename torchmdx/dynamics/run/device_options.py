@@ -1,4 +1,4 @@
-"""Options of `torchmdx md --engine torchmdx` that have no counterpart in OpenMM, or no use here."""
+"""Options of `torchmdx md --engine torchmdx` that have no counterpart in OpenMM."""
 
 from __future__ import annotations
 
@@ -11,24 +11,11 @@ from numpy.typing import NDArray
 
 from torchmdx.dynamics.barostat import CellRescaling
 from torchmdx.dynamics.restraints import read_restraints
+from torchmdx.dynamics.run.files import RunFiles
 from torchmdx.dynamics.trajectory_formats import TrajectoryFormat
 from torchmdx.runtime.devices import choose_device
 
 Floats = NDArray[np.float64]
-
-
-def refuse_others(options: argparse.Namespace) -> None:
-    """Raises ValueError for options that only OpenMM has."""
-    given = {
-        "--barostat anisotropic": options.barostat == "anisotropic",
-        "--platform": options.platform is not None,
-        "--transport": options.transport != "auto",
-        "--audit-every": options.audit_every != 0,
-        "--minimize": options.minimize,
-    }
-    for name in (name for name, is_given in given.items() if is_given):
-        remedy = "; `torchmdx relax` minimizes a structure" if name == "--minimize" else ""
-        raise ValueError(f"{name} needs --engine openmm, got it with --engine torchmdx{remedy}")
 
 
 def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str, Any]:
@@ -52,6 +39,14 @@ def features_of(options: argparse.Namespace, pressure: float | None) -> dict[str
         restraints=() if options.restraints is None else read_restraints(options.restraints),
         devices=devices,
     )
+
+
+def files_of(options: argparse.Namespace, temperature: float) -> RunFiles:
+    """The files that a run of the options writes, with either engine. temperature: K, where replicas have none."""
+    if options.engine == "openmm":
+        return RunFiles(options.output, engine=options.engine)
+    count, ending = len(temperatures_of(options, temperature)), trajectory_of(options).ending
+    return RunFiles(options.output, count, ending)
 
 
 def trajectory_of(options: argparse.Namespace) -> TrajectoryFormat:

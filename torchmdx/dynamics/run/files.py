@@ -78,6 +78,11 @@ class RunFiles:
         return self.path(".restart.npz")
 
     @property
+    def restarts(self) -> list[Path]:
+        """What a run of the engine continues from."""
+        return [self.path(ending) for ending in RESTARTS[self.engine]]
+
+    @property
     def settings(self) -> Path:
         return self.path(".json")
 
@@ -96,8 +101,7 @@ class RunFiles:
     def all(self) -> list[Path]:
         """All files that a run with this prefix and engine can write, with trajectories of any format."""
         trajectories = [path for ending in ENDINGS.values() for path in self._of_all(ending)]
-        restarts = [self.path(ending) for ending in RESTARTS[self.engine]]
-        own = [*trajectories, *self.logs, *restarts, self.settings, *map(self.final, FINALS[self.engine])]
+        own = [*trajectories, *self.logs, *self.restarts, self.settings, *map(self.final, FINALS[self.engine])]
         return [*own, self.plot, self.page, *self.uncertain]
 
     def keep_frame(self, error: SpreadError) -> str:

@@ -59,9 +59,19 @@ def unread_velocities(atoms: Atoms) -> str | None:
     return next((name for name in UNITLESS if atoms.has(name)), None)
 
 
-def set_motion(atoms: Atoms, masses: NDArray[np.float64], velocities: NDArray[np.float64] | None) -> None:
-    """Gives atoms, for a file, masses [N] amu where they are not those of the elements, and velocities [N,3] Å/fs."""
+def set_motion(
+    atoms: Atoms,
+    masses: NDArray[np.float64],
+    fixed: NDArray[np.bool_],
+    velocities: NDArray[np.float64] | None,
+    charge: float,
+) -> None:
+    """Gives atoms, for a file, what a run has: which are fixed [N], velocities [N,3] Å/fs, and their charge, e.
+
+    masses [N] amu: written where they are not those of the elements.
+    """
     from ase import units
+    from ase.constraints import FixAtoms
     from ase.data import atomic_masses
 
     atoms.set_array("momenta", None)
@@ -71,6 +81,8 @@ def set_motion(atoms: Atoms, masses: NDArray[np.float64], velocities: NDArray[np
         atoms.set_masses(masses)
     if velocities is not None:
         atoms.set_velocities(velocities / units.fs)
+    atoms.info["charge"] = charge
+    atoms.set_constraint(FixAtoms(mask=fixed) if fixed.any() else None)
 
 
 def origin_of_velocities(stored: bool, scaled: bool) -> str:

@@ -1,14 +1,15 @@
-"""The structure that a run of `torchmdx.Dynamics` moves: from its file, and back to one."""
+"""The structure that a run moves: from its file, and back to one."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import ase.io
 import numpy as np
-from ase.constraints import FixAtoms
 from numpy.typing import NDArray
 
 from torchmdx.dynamics.particles import with_heavy_hydrogens
@@ -20,45 +21,73 @@ from torchmdx.structures.system import Batch, System
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class MovingStructure:
     """One structure of a file: masses amu, which atoms are fixed [N], velocities Å/fs or None.
 
     Attributes:
         scaled: Whether the velocities have been, since the masses are not those of the file.
+        suffix: Of a file format for the final structure.
     """
 
     record: Record
-    system: System
     masses: Floats
     fixed: NDArray[np.bool_]
-    velocities: Floats | None
-    scaled: bool
+    velocities: Floats | None = None
+    scaled: bool = False
+    suffix: str = ".xyz"
 
     @property
     def atomic_numbers(self) -> NDArray[np.int64]:
         return self.record.atoms.numbers
 
+    @property
+    def num_atoms(self) -> int:
+        return len(self.masses)
 
-def read(options: argparse.Namespace, hydrogen_mass: float | None) -> MovingStructure:
-    """The structure of the options. hydrogen_mass: amu. Raises ValueError, also if nothing can move."""
-    record = read_record(options.file, options.index, options.charge)
-    atoms = record.atoms
-    if options.vacuum:
-        atoms.pbc = False
-        atoms.cell = None
-    fixed = fixed_atoms(atoms, ignore=options.ignore_constraints)
-    if fixed.all():
+    @cached_property
+    def system(self) -> System:
+        return System.from_ase(self.record.atoms, self.record.charge)
+
+    def labels(self) -> list[str] | None:
+        """Labels of the atoms as "ALA 2 CA"; None without residues."""
+        return None
+
+    def with_hydrogens_of(self, mass: float | None) -> Self:
+        """The structure with bonded hydrogens of this mass, amu, as for `with_heavy_hydrogens`; None: as it is."""
+        if mass is None:
+            return self
+        masses, velocities = with_heavy_hydrogens(Batch.of(self.system), self.masses, mass, self.velocities, self.fixed)
+        scaled = not np.array_equal(masses, self.masses)
+        return replace(self, masses=masses, velocities=velocities, scaled=scaled)
+
+
+def require_movable(structure: MovingStructure, file: str) -> None:
+    """Raises ValueError if nothing can move."""
+    if structure.fixed.all():
         raise ValueError(
-            f"at least one atom must move, but {options.file!r} fixes all {len(atoms)}; see --ignore-constraints"
+            f"at least one atom must move, but {file!r} fixes all {structure.num_atoms}; see --ignore-constraints"
         )
-    system = System.from_ase(atoms, record.charge)
+
+
+def record_of(options: argparse.Namespace) -> Record:
+    """The structure at an index of a file; without the box of the file, if the options say so."""
+    record = read_record(options.file, options.index, options.charge)
+    if options.vacuum:
+        record.atoms.pbc = False
+        record.atoms.cell = None
+    return record
+
+
+def read(options: argparse.Namespace) -> MovingStructure:
+    """The structure of the options. Raises FileNotFoundError, and ValueError, also if nothing can move."""
+    record = record_of(options)
+    atoms = record.atoms
+    fixed = fixed_atoms(atoms, ignore=options.ignore_constraints)
     masses, velocities = atoms.get_masses().astype(np.float64), stored_velocities(atoms)
-    read_masses = masses
-    if hydrogen_mass is not None:
-        masses, velocities = with_heavy_hydrogens(Batch.of(system), masses, hydrogen_mass, velocities, fixed)
-    scaled = not np.array_equal(masses, read_masses)
-    return MovingStructure(record, system, masses, fixed, velocities, scaled)
+    found = MovingStructure(record=record, masses=masses, fixed=fixed, velocities=velocities)
+    require_movable(found, options.file)
+    return found.with_hydrogens_of(options.hydrogen_mass)
 
 
 def write_final(path: Path, moving: MovingStructure, snapshot: Snapshot) -> None:
@@ -70,8 +99,7 @@ def write_final(path: Path, moving: MovingStructure, snapshot: Snapshot) -> None
         atoms.positions = snapshot.positions[own]
         if atoms.pbc.all():
             atoms.cell = snapshot.cell[number]
-        set_motion(atoms, moving.masses, snapshot.velocities[own])
-        atoms.info |= {"charge": moving.system.charge, "replica": number}
-        atoms.set_constraint(FixAtoms(mask=moving.fixed) if moving.fixed.any() else None)
+        set_motion(atoms, moving.masses, moving.fixed, snapshot.velocities[own], moving.record.charge)
+        atoms.info["replica"] = number
         frames.append(atoms)
     ase.io.write(path, frames, format="extxyz")

@@ -6,7 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from torchmdx.dynamics.log import Log, LogRow
 from torchmdx.dynamics.run.files import RunFiles
@@ -16,6 +18,11 @@ from torchmdx.dynamics.trajectory_formats import TrajectoryFile, TrajectoryForma
 
 CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless a number of steps is given
 MOST_TEMPERATURE = 1e5  # K; at this temperature atoms have flown apart, even if all values are finite
+
+
+def is_unstable(temperature: Any, target: Any) -> Any:
+    """Whether atoms have flown apart: temperatures, also arrays, at those of the thermostat, K; also if NaN."""
+    return ~(np.asarray(temperature) <= np.maximum(MOST_TEMPERATURE, 10 * target))
 
 
 @dataclass(frozen=True)
@@ -52,61 +59,44 @@ class Shape:
 
 
 class RunOutputs:
-    """The open files. Frames and rows are written at multiples of their intervals, step 0 included.
+    """Trajectories and logs of a run, once they are open. Entries are at multiples of their intervals, step 0 included.
+
+    Args:
+        kind: Of trajectories.
+        timestep: fs.
 
     Attributes:
         rows: The newest of each structure.
     """
 
-    def __init__(
-        self, trajectories: list[TrajectoryFile], logs: list[Log], schedule: OutputSchedule, timestep: float
-    ) -> None:
-        self.trajectories, self.logs, self.schedule, self._timestep = trajectories, logs, schedule, timestep
+    def __init__(self, files: RunFiles, schedule: OutputSchedule, timestep: float, kind: TrajectoryFormat) -> None:
+        self.files, self.schedule, self._timestep, self._kind = files, schedule, timestep, kind
+        self.trajectories: list[TrajectoryFile] = []
+        self.logs: list[Log] = []
         self.rows: list[LogRow] = []
         self._row_clock: float | None = None
         self._checkpoint_clock = time.monotonic()
 
-    @classmethod
-    def create(
-        cls,
-        files: RunFiles,
-        shapes: Sequence[Shape],
-        schedule: OutputSchedule,
-        timestep: float,
-        kind: TrajectoryFormat,
-        topologies: Sequence[str],
-    ) -> RunOutputs:
-        """New files without frames and rows. kind: of trajectories; topologies: of `topology_of`; timestep: fs."""
-        made = cls([], [], schedule, timestep)
-        with closing_after_errors(made):
+    def create(self, shapes: Sequence[Shape], topologies: Sequence[str]) -> None:
+        """Opens new files, without frames and rows. topologies: of `topology_of`."""
+        with closing_after_errors(self):
             for number, (shape, topology) in enumerate(zip(shapes, topologies, strict=True)):
-                given = (shape.num_atoms, schedule.save_every, shape.celled, timestep, topology)
-                made.trajectories.append(kind.create(files.trajectories[number], *given))
-                made.logs.append(Log.create(files.logs[number], shape.columns))
-        return made
+                given = (shape.num_atoms, self.schedule.save_every, shape.celled, self._timestep, topology)
+                self.trajectories.append(self._kind.create(self.files.trajectories[number], *given))
+                self.logs.append(Log.create(self.files.logs[number], shape.columns))
 
-    @classmethod
-    def reopen(
-        cls,
-        files: RunFiles,
-        shapes: Sequence[Shape],
-        schedule: OutputSchedule,
-        timestep: float,
-        kind: TrajectoryFormat,
-        step: int,
-    ) -> RunOutputs:
-        """The files of an earlier run, cut to a step. Raises ValueError for others, before any log is cut."""
+    def reopen(self, shapes: Sequence[Shape], step: int) -> None:
+        """Opens the files of an earlier run, cut to a step. Raises ValueError for others, before any log is cut."""
+        save_every, log_every = self.schedule.save_every, self.schedule.log_every
+        paths = self.files.logs
         num_bytes = [
-            Log.bytes_up_to(step, path, shape.columns, schedule.log_every)
-            for path, shape in zip(files.logs, shapes, strict=True)
+            Log.bytes_up_to(step, path, shape.columns, log_every) for path, shape in zip(paths, shapes, strict=True)
         ]
-        made, num_frames = cls([], [], schedule, timestep), step // schedule.save_every + 1
-        with closing_after_errors(made):
+        with closing_after_errors(self):
             for number, shape in enumerate(shapes):
-                given = (shape.num_atoms, schedule.save_every, shape.celled, num_frames)
-                made.trajectories.append(kind.reopen(files.trajectories[number], *given))
-                made.logs.append(Log.reopen(files.logs[number], num_bytes[number]))
-        return made
+                given = (shape.num_atoms, save_every, shape.celled, step // save_every + 1)
+                self.trajectories.append(self._kind.reopen(self.files.trajectories[number], *given))
+                self.logs.append(Log.reopen(paths[number], num_bytes[number]))
 
     def record(self, step: int, frames: Callable[[], list[TrajectoryFrame]], rows: Callable[[], list[LogRow]]) -> None:
         """Writes what is due and not written: an interruption may end a run where it began, or a write may fail.
@@ -124,6 +114,11 @@ class RunOutputs:
             self.rows = new_rows if speed is None else [row.with_speed(speed) for row in new_rows]
             for number in logs:
                 self.logs[number].write(self.rows[number])
+
+    @property
+    def row(self) -> LogRow | None:
+        """The newest of the first structure."""
+        return self.rows[0] if self.rows else None
 
     def checkpoint_due(self, step: int) -> bool:
         every = self.schedule.checkpoint_every

@@ -70,7 +70,7 @@ def rows_of(
                 kinetic=float(kinetic[number]),
                 temperature=float(temperature[number]),
                 volume=volume,
-                density=None if volume is None else float(total_mass[number]) / volume * GRAM_PER_CM3,
+                density=density_of(float(total_mass[number]), volume),
                 spread=spreads[number] if ensemble else None,
                 uncertainty=uncertainties[number] if uncertainty else None,
                 pressure=float(snapshot.pressure[number]) if np.isfinite(snapshot.virial[number]) else None,
@@ -79,3 +79,8 @@ def rows_of(
             )
         )
     return rows
+
+
+def density_of(mass: float, volume: float | None) -> float | None:
+    """Of a mass, amu, in a volume, Å³: in g/cm³; None without a volume."""
+    return None if volume is None else mass / volume * GRAM_PER_CM3

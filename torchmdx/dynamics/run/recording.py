@@ -13,7 +13,7 @@ from torchmdx.dynamics.log import LogRow, columns_of
 from torchmdx.dynamics.orientation import tell_of_cells
 from torchmdx.dynamics.run.continuation import CELLS, settings_of
 from torchmdx.dynamics.run.files import RunFiles, allow_open_files
-from torchmdx.dynamics.run.outputs import MOST_TEMPERATURE, OutputSchedule, RunOutputs, Shape, closing_after_errors
+from torchmdx.dynamics.run.outputs import OutputSchedule, RunOutputs, Shape, closing_after_errors, is_unstable
 from torchmdx.dynamics.run.recorded import atoms_of, frames_of, rows_of
 from torchmdx.dynamics.snapshot import Snapshot
 from torchmdx.dynamics.trajectory_formats import AtomNames, TrajectoryFormat, topology_of
@@ -62,11 +62,20 @@ class Recording:
         self.files = RunFiles(prefix, count, trajectory.ending)
         allow_open_files(count)
         self._lock = OutputLock(prefix) if lock is None else None
-        self.outputs = RunOutputs([], [], schedule, dynamics.motion.timestep)  # until the files are open
+        self.outputs = RunOutputs(self.files, schedule, dynamics.motion.timestep, trajectory)
         self.saved_step: int | None = None
         self._pbc = np.asarray(dynamics.batch.pbc)
         self._periodic: list[bool] = dynamics.batch.pbc.all(1).tolist()
-        self._restrained = dynamics.motion.restraints is not None
+        self._logged = dict(
+            ensemble=dynamics.is_ensemble,
+            uncertainty=dynamics.has_uncertainty,
+            restrained=dynamics.motion.restraints is not None,
+            exchange=dynamics.exchange is not None,
+        )
+
+    @property
+    def step(self) -> int:
+        return self.dynamics.num_steps
 
     @classmethod
     def begin(
@@ -97,7 +106,7 @@ class Recording:
         if dynamics.num_steps:
             raise ValueError(f"a recording begins at step 0, got step {dynamics.num_steps}; resume continues one")
         recording = cls(dynamics, prefix, schedule, trajectory, lock)
-        files, motion = recording.files, dynamics.motion
+        files = recording.files
         with closing_after_errors(recording):
             if not overwrite:
                 files.require_new()
@@ -105,9 +114,8 @@ class Recording:
             files.remove()
             files.write_settings(recording._settings(settings))
             numbers = dynamics.batch.atomic_numbers.numpy()
-            topologies = [topology_of(numbers[own], names) for own in atoms_of(motion.particles)]
-            given = (recording._shapes(), schedule, motion.timestep, trajectory, topologies)
-            recording.outputs = RunOutputs.create(files, *given)
+            topologies = [topology_of(numbers[own], names) for own in atoms_of(dynamics.motion.particles)]
+            recording.outputs.create(recording._shapes(), topologies)
             recording._record(start)
             recording.save(start)
             tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name)
@@ -141,8 +149,7 @@ class Recording:
             not_written = files.require_settings(recording._settings(settings))
             files.require_there(files.restart)
             dynamics.restore(files.restart)
-            given = (recording._shapes(), schedule, dynamics.motion.timestep, trajectory, dynamics.num_steps)
-            recording.outputs = RunOutputs.reopen(files, *given)
+            recording.outputs.reopen(recording._shapes(), dynamics.num_steps)
             recording.saved_step = dynamics.num_steps
             tell_of_cells(dynamics.batch.cell.numpy(), recording._pbc, trajectory.name, CELLS in not_written)
         return recording
@@ -168,7 +175,7 @@ class Recording:
                 self._record(last)
                 if self.outputs.checkpoint_due(last.step):
                     self.save(last)
-                progress(last.step, self.outputs.rows[0] if self.outputs.rows else None)
+                progress(last.step, self.outputs.row)
                 if interrupted():
                     break
         except (StepError, ArithmeticError) as error:
@@ -212,28 +219,15 @@ class Recording:
         """What the files of each structure hold."""
         dynamics = self.dynamics
         counts, celled = np.diff(dynamics.motion.particles.starts).tolist(), dynamics.batch.pbc.any(1).tolist()
-        further = dict(
-            ensemble=dynamics.is_ensemble,
-            uncertainty=dynamics.has_uncertainty,
-            restrained=self._restrained,
-            barostat=dynamics.motion.barostat is not None,
-            exchange=dynamics.exchange is not None,
-        )
-        columns = [columns_of(periodic=periodic, **further) for periodic in self._periodic]
+        barostat = dynamics.motion.barostat is not None
+        columns = [columns_of(periodic=periodic, barostat=barostat, **self._logged) for periodic in self._periodic]
         return [Shape(*given) for given in zip(counts, celled, columns, strict=True)]
 
     def _record(self, snapshot: Snapshot) -> None:
-        self.outputs.record(snapshot.step, lambda: frames_of(snapshot, self._pbc), lambda: self._rows(snapshot))
+        def rows() -> list[LogRow]:
+            return rows_of(snapshot, self._periodic, **self._logged)
 
-    def _rows(self, snapshot: Snapshot) -> list[LogRow]:
-        return rows_of(
-            snapshot,
-            self._periodic,
-            exchange=self.dynamics.exchange is not None,
-            restrained=self._restrained,
-            ensemble=self.dynamics.is_ensemble,
-            uncertainty=self.dynamics.has_uncertainty,
-        )
+        self.outputs.record(snapshot.step, lambda: frames_of(snapshot, self._pbc), rows)
 
     def _go_back(self, snapshot: Snapshot) -> None:
         """Returns to the step of a snapshot: a GPU is ahead of what is recorded."""
@@ -241,8 +235,7 @@ class Recording:
             self.dynamics.restore(snapshot)
 
     def _require_stable(self, snapshot: Snapshot) -> None:
-        limit = np.maximum(MOST_TEMPERATURE, 10 * snapshot.temperatures)
-        bad = np.flatnonzero(~(snapshot.temperature <= limit))
+        bad = np.flatnonzero(is_unstable(snapshot.temperature, snapshot.temperatures))
         if len(bad):
             raise Unstable(
                 f"step {snapshot.step}: the run is unstable: structure {bad[0]} has a temperature of "

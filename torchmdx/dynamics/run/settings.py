@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torchmdx.dynamics.integrators import KINDS, Integrator, VelocityVerlet
+from torchmdx.dynamics.run.checks import BAROSTATS, DEFAULT_THERMOSTAT, INTERVALS, PARAMETERS, option_of, require_ranges
 from torchmdx.dynamics.run.files import UNCERTAIN
 from torchmdx.dynamics.run.outputs import OutputSchedule
 from torchmdx.dynamics.vibrations import PERIOD_MASS, recommended_inner
 from torchmdx.models.origin import Origin
 from torchmdx.structures.units import PICOSECOND
 
-BAROSTATS = ("isotropic", "anisotropic")
-DEFAULT_THERMOSTAT = "langevin"
-PARAMETERS = {"friction": "1/ps", "relaxation": "ps"}  # options for parameters of thermostats
 DEFAULT_TEMPERATURE, DEFAULT_PRESSURE = 300.0, 1.0  # K, bar
-LARGEST_SEED = 2**32 - 1
+OF_FAST = ("inner", "max_force_difference", "small_steps")
 
 
 @dataclass(frozen=True)
 class PotentialSettings:
-    """The potential and how it is evaluated, as for `torchmdx.openmm.add_potential`; skin in Å.
+    """The potential and how it is evaluated: options of the same names, as for `torchmdx.openmm.add_potential`.
 
     Attributes:
         models: The file or folder of a potential, or those of an ensemble.
-        max_force_spread: eV/Å, max_uncertainty: eV, of a single potential; None for no limit.
+        spread_file: None without a limit of spreads or uncertainties.
         uncertainty: Whether the log has the uncertainty of the energy; max_uncertainty implies it.
-        coulomb_cutoff: Å, coulomb, coulomb_accuracy: None for those of the potential.
     """
 
     models: tuple[Path, ...]
+    spread_file: Path | None
+    uncertainty: bool
     precision: str
     transport: str
     device: str | None
@@ -43,8 +41,6 @@ class PotentialSettings:
     audit_every: int
     max_force_spread: float | None
     max_uncertainty: float | None
-    uncertainty: bool
-    spread_file: Path | None
     coulomb_cutoff: float | None
     coulomb: str | None
     coulomb_accuracy: float | None
@@ -67,35 +63,28 @@ class PotentialSettings:
     def __str__(self) -> str:
         return str(Origin.together(self.origins))
 
+    @property
+    def treatment(self) -> dict[str, Any]:
+        """Of the Coulomb energy, as arguments of `torchmdx.load`."""
+        return {name: getattr(self, name) for name in ("coulomb_cutoff", "coulomb", "coulomb_accuracy")}
+
+    @property
+    def doubts(self) -> dict[str, Any]:
+        """What is asked of spreads and uncertainties, as arguments of `torchmdx.Dynamics` and `add_potential`."""
+        return {name: getattr(self, name) for name in ("max_force_spread", "uncertainty", "max_uncertainty")}
+
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> PotentialSettings:
-        """Raises ValueError for values out of range, FileNotFoundError for a missing checkpoint."""
-        limit: float | None = options.max_force_spread
-        if limit is not None:
-            limit = _number("--max-force-spread", limit, "eV/Å")
-        uncertain: float | None = options.max_uncertainty
-        if uncertain is not None:
-            uncertain = _number("--max-uncertainty", uncertain, "eV")
-        cutoff: float | None = options.coulomb_cutoff
-        if cutoff is not None:
-            cutoff = _number("--coulomb-cutoff", cutoff, "Å")
-        if options.audit_every < 0:
-            raise ValueError(f"--audit-every must be >= 0 evaluations, got {options.audit_every}")
+        """Raises FileNotFoundError for a missing checkpoint."""
+        given: dict[str, Any] = {field.name: getattr(options, field.name, None) for field in fields(cls)}
+        limited = options.max_force_spread is not None or options.max_uncertainty is not None
         return cls(
-            models=_checkpoint_files(options.model),
-            precision=options.precision,
-            transport=options.transport,
-            device=options.device,
-            platform=options.platform,
-            skin=_number("--skin", options.skin, "Å", zero=True),
-            audit_every=options.audit_every,
-            max_force_spread=limit,
-            max_uncertainty=uncertain,
-            uncertainty=options.uncertainty or uncertain is not None,
-            spread_file=None if limit is None and uncertain is None else Path(options.output + UNCERTAIN),
-            coulomb_cutoff=cutoff,
-            coulomb=options.coulomb,
-            coulomb_accuracy=options.coulomb_accuracy,
+            **given
+            | dict(
+                models=_checkpoint_files(options.model),
+                spread_file=Path(options.output + UNCERTAIN) if limited else None,
+                uncertainty=options.uncertainty or options.max_uncertainty is not None,
+            )
         )
 
 
@@ -125,24 +114,19 @@ class FastSettings:
         from torchmdx.checkpoints.locate import locate
 
         if options.fast is None:
-            for name in ("inner", "max_force_difference", "small_steps"):
+            for name in OF_FAST:
                 if getattr(options, name) is not None:
-                    raise ValueError(f"--{name.replace('_', '-')} needs --fast, got it without")
+                    raise ValueError(f"{option_of(name)} needs --fast, got it without")
             return None
         inner: int | None = options.inner
         if inner is None:
-            heavy = options.hydrogen_mass
-            mass = PERIOD_MASS if heavy is None else _number("--hydrogen-mass", heavy, "amu")
-            inner = recommended_inner(_number("--timestep", options.timestep, "fs"), mass)
+            inner = recommended_inner(options.timestep, options.hydrogen_mass or PERIOD_MASS)
         if inner < 1:
             raise ValueError(f"--inner must be >= 1, got {inner}")
-        for name in ("steps", "save_every", "log_every", "checkpoint_every", "exchange_every"):
+        for name in ("steps", *INTERVALS, "exchange_every"):
             if (value := getattr(options, name)) is not None and value % inner:
-                raise ValueError(f"--{name.replace('_', '-')} must be a multiple of --inner {inner}, got {value}")
-        limit: float | None = options.max_force_difference
-        if limit is not None:
-            limit = _number("--max-force-difference", limit, "eV/Å")
-        return cls(locate(options.fast), inner, limit, bool(options.small_steps))
+                raise ValueError(f"{option_of(name)} must be a multiple of --inner {inner}, got {value}")
+        return cls(locate(options.fast), inner, options.max_force_difference, bool(options.small_steps))
 
     def shared(self) -> dict[str, Any]:
         """What a run and its continuation must share, by names in error messages."""
@@ -188,72 +172,48 @@ class RunSettings:
         """1/ps; None without Langevin dynamics."""
         return getattr(self.integrator, "friction", None)
 
+    def shared(self) -> dict[str, Any]:
+        """What a run with either engine and its continuation must share, by names in error messages."""
+        treatment = self.potential.treatment
+        return {
+            "model (SHA-256)": self.potential.digests(),
+            "seed": self.seed,
+            "hydrogen mass in amu": self.hydrogen_mass,
+            "Coulomb cutoff in Å": treatment["coulomb_cutoff"],
+            "Coulomb energy": treatment["coulomb"],
+            "Coulomb accuracy": treatment["coulomb_accuracy"],
+        }
+
     @classmethod
     def from_options(cls, options: argparse.Namespace) -> RunSettings:
         """Raises ValueError for values out of range and for options that the ensemble does not use."""
         ensemble, at_rest = options.ensemble, options.ensemble == "nve"
-        timestep = _number("--timestep", options.timestep, "fs")
-        temperature = DEFAULT_TEMPERATURE if options.temperature is None else options.temperature
-        temperature = _number("--temperature", temperature, "K", zero=at_rest)
-        if at_rest:
-            for name in ("thermostat", *PARAMETERS):
-                _refuse(f"--{name}", getattr(options, name), "nvt or npt", ensemble)
-        if ensemble != "npt":
-            _refuse("--pressure", options.pressure, "npt", ensemble)
-            _refuse("--barostat", options.barostat, "npt", ensemble)
-        if options.seed is not None and not 0 <= options.seed <= LARGEST_SEED:
-            raise ValueError(f"--seed must be between 0 and {LARGEST_SEED}, got {options.seed}")
-        heavy = options.hydrogen_mass
-        pressure = DEFAULT_PRESSURE if options.pressure is None else options.pressure
-        if not math.isfinite(pressure):  # negative for a stretched liquid
-            raise ValueError(f"--pressure must be a finite number of bar, got {pressure}")
+        require_ranges(options)
         fast = FastSettings.from_options(options)
+        under_pressure = ensemble == "npt"
         return cls(
             potential=PotentialSettings.from_options(options),
-            schedule=_schedule(options),
+            schedule=OutputSchedule(*(getattr(options, name) for name in INTERVALS)),
             ensemble=ensemble,
             integrator=VelocityVerlet() if at_rest else _thermostat(options),
-            timestep=timestep,
-            num_steps=_num_steps(options.steps, options.time, timestep, 1 if fast is None else fast.inner),
-            temperature=temperature,
-            pressure=pressure if ensemble == "npt" else None,
-            barostat=(options.barostat or BAROSTATS[0]) if ensemble == "npt" else None,
+            timestep=options.timestep,
+            num_steps=_num_steps(options, 1 if fast is None else fast.inner),
+            temperature=DEFAULT_TEMPERATURE if options.temperature is None else options.temperature,
+            pressure=(DEFAULT_PRESSURE if options.pressure is None else options.pressure) if under_pressure else None,
+            barostat=(options.barostat or BAROSTATS[0]) if under_pressure else None,
             seed=options.seed,
-            hydrogen_mass=None if heavy is None else _number("--hydrogen-mass", heavy, "amu"),
+            hydrogen_mass=options.hydrogen_mass,
             fast=fast,
         )
 
 
-def refuse_with_restart(options: argparse.Namespace) -> None:
-    """Raises ValueError for options of the start of a run, with --restart."""
-    for name in ("overwrite", "minimize", "velocities"):
-        if options.restart and getattr(options, name):
-            raise ValueError(f"--restart continues a run, got it with --{name}")
-
-
 def _checkpoint_files(given: list[str] | None) -> tuple[Path, ...]:
     """The files of one or several checkpoints, or of the members in the directory of a training run."""
-    from torchmdx.checkpoints.locate import is_run_folder, locate, split_head, with_head
-    from torchmdx.checkpoints.run_folder import whole_in
+    from torchmdx.checkpoints.locate import files_at, locate
 
-    if not given:
-        return (locate(),)
-    if len(given) == 1 and is_run_folder(given[0]):
-        folder, head = split_head(given[0])
-        return tuple(Path(str(with_head(file, head))) for file in whole_in(Path(str(folder))))
-    return tuple(locate(path) for path in given)
-
-
-def _number(name: str, value: float, unit: str, *, zero: bool = False) -> float:
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{name} must be finite and {'>=' if zero else '>'} 0 {unit}, got {value}")
-    return value
-
-
-def _interval(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be >= 1 step, got {value}")
-    return value
+    if given and len(given) > 1:
+        return tuple(locate(path) for path in given)
+    return files_at(given[0] if given else None)
 
 
 def _thermostat(options: argparse.Namespace) -> Integrator:
@@ -263,36 +223,19 @@ def _thermostat(options: argparse.Namespace) -> Integrator:
     if chosen not in known:
         raise ValueError(f"--thermostat must be one of {', '.join(known)}, got {chosen!r}")
     having = {name: {field.name for field in fields(kind)} for name, kind in known.items()}  # type: ignore[arg-type]
-    given: dict[str, float] = {}
-    for name, unit in PARAMETERS.items():
-        if (value := getattr(options, name)) is None:
-            continue
+    given = {name: value for name in PARAMETERS if (value := getattr(options, name)) is not None}
+    for name, value in given.items():
         if name not in having[chosen]:
             owners = " or ".join(owner for owner in having if name in having[owner])
             raise ValueError(f"--{name} needs --thermostat {owners}, got --{name} {value} with {chosen}")
-        given[name] = _number(f"--{name}", value, unit)
     return known[chosen](**given)
 
 
-def _refuse(name: str, value: Any, allowed: str, ensemble: str) -> None:
-    if value is not None:
-        raise ValueError(f"{name} needs --ensemble {allowed}, got {name} {value} with --ensemble {ensemble}")
-
-
-def _schedule(options: argparse.Namespace) -> OutputSchedule:
-    """Raises ValueError for intervals below one step."""
-    for name in ("save_every", "log_every", "checkpoint_every"):
-        if (value := getattr(options, name)) is not None:
-            _interval(f"--{name.replace('_', '-')}", value)
-    return OutputSchedule(options.save_every, options.log_every, options.checkpoint_every)
-
-
-def _num_steps(steps: int | None, time: float | None, timestep: float, inner: int) -> int:
-    if time is None:
-        assert steps is not None  # the parser requires one of the two
-        return _interval("--steps", steps)
-    num_steps = inner * round(_number("--time", time, "ps") * PICOSECOND / (inner * timestep))
-    if num_steps < 1:
-        outer = f"--timestep of {timestep} fs" if inner == 1 else f"outer step of {inner * timestep} fs"
-        raise ValueError(f"--time must be at least one {outer}, got {time} ps")
-    return num_steps
+def _num_steps(options: argparse.Namespace, inner: int) -> int:
+    if options.time is None:
+        return int(options.steps)  # the parser requires one of the two
+    outer = inner * options.timestep
+    if (num_outer := round(options.time * PICOSECOND / outer)) < 1:
+        step = f"--timestep of {outer} fs" if inner == 1 else f"outer step of {outer} fs"
+        raise ValueError(f"--time must be at least one {step}, got {options.time} ps")
+    return inner * num_outer

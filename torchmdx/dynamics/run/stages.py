@@ -6,20 +6,26 @@ import argparse
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from torchmdx.dynamics.log import read_log
+from torchmdx.dynamics.log import LogRow, read_log
+from torchmdx.dynamics.run.checks import LARGEST_SEED
 from torchmdx.dynamics.run.files import RunFiles
+from torchmdx.dynamics.run.moving import MovingStructure
+from torchmdx.dynamics.run.outputs import RunOutputs, closing_after_errors
 from torchmdx.dynamics.run.plot import plot_log
-from torchmdx.dynamics.run.settings import LARGEST_SEED, RunSettings
+from torchmdx.dynamics.run.progress import SimulationProgress
+from torchmdx.dynamics.run.settings import RunSettings
 from torchmdx.dynamics.vibrations import HEAVY, doubt_about_outer_step, lightest_hydrogen, longest_step, period
 from torchmdx.report.view.run_page import write_run_page
 from torchmdx.runtime.files import naming_writes
 from torchmdx.runtime.interrupt import Interrupts
+from torchmdx.structures.units import PICOSECOND
 
 CONTINUE = 75  # exit status EX_TEMPFAIL: saved before the end, the same command with --restart continues
 
@@ -56,18 +62,27 @@ def starts_with_stored(options: argparse.Namespace, stored: bool, ensemble: str)
     return True
 
 
-def warn_of_timestep(structure: StructureThatMoves, timestep: float, inner: int = 1) -> None:
+def warn_of_timestep(structure: MovingStructure, timestep: float, inner: int = 1) -> None:
     """Warns of a timestep, fs, or of `inner` of them between evaluations, that is too long for the structure."""
     if (doubt := doubt_about_timestep(structure, timestep, inner)) is not None:
         warnings.warn(doubt, stacklevel=3)
 
 
-def about_fast(settings: RunSettings) -> list[str]:
-    """A line on multiple time steps; none without."""
-    if (fast := settings.fast) is None:
-        return []
-    inner, outer = settings.timestep, settings.timestep * fast.inner
-    return [f"fast potential {fast.origin}: {fast.inner} inner steps of {inner:g} fs in an outer step of {outer:g} fs"]
+def description(file: str, structure: MovingStructure, box: str, motion: str, settings: RunSettings) -> list[str]:
+    """Lines on what runs. box, motion: texts on the cell, and on how atoms move."""
+    record, timestep, num_steps, fast = structure.record, settings.timestep, settings.num_steps, settings.fast
+    place = f"{record.place}, " if record.place else ""
+    fixed = f", {int(structure.fixed.sum())} fixed" if structure.fixed.any() else ""
+    formula, length = record.atoms.get_chemical_formula(), num_steps * timestep / PICOSECOND
+    lines = [
+        f"{file}: {place}{formula}, {structure.num_atoms} atoms{fixed}, {box}, {record.charge_text}",
+        f"{motion}; {num_steps:,} steps, {length:g} ps; seed {settings.seed}",
+        f"potential {settings.potential}",
+    ]
+    if fast is not None:
+        outer = f"{fast.inner} inner steps of {timestep:g} fs in an outer step of {timestep * fast.inner:g} fs"
+        lines.append(f"fast potential {fast.origin}: {outer}")
+    return lines
 
 
 def require_more_steps(done: int, wanted: int) -> None:
@@ -76,12 +91,53 @@ def require_more_steps(done: int, wanted: int) -> None:
         raise ValueError(f"--restart needs more steps than the {done} completed, got {wanted}")
 
 
-def with_remedy(error: OSError, saved_step: int | None, where: str = "") -> OSError:
-    """The error of a write, with what to do. where: text that precedes it."""
-    return OSError(
-        f"{where}{error.strerror or error}; when it can be, the same command with --restart continues from step "
-        f"{saved_step or 0:,}"
-    )
+class Recorded(Protocol):
+    """A recording with either engine, at a step."""
+
+    files: RunFiles
+    outputs: RunOutputs
+    saved_step: int | None
+
+    @property
+    def step(self) -> int: ...
+    def run(
+        self, num_steps: int, *, interrupted: Callable[[], bool], progress: Callable[[int, LogRow | None], None]
+    ) -> int: ...
+    def close(self) -> None: ...
+
+
+def go(recording: Recorded, settings: RunSettings, interrupts: Interrupts, *, restart: bool) -> int:
+    """Integrates to the end or until a signal, and closes the files; returns the exit status.
+
+    Raises:
+        ValueError: For a restart that has nothing to do.
+    """
+    step, end = recording.step, settings.num_steps
+    progress = SimulationProgress(sys.stderr, step, end, settings.timestep)
+
+    def stopped() -> bool:
+        return interrupts.received is not None
+
+    def show(step: int, row: LogRow | None) -> None:
+        progress.update(step, row, last=step == end or stopped())
+
+    with closing_after_errors(recording):
+        require_more_steps(step, end)
+        if restart:
+            print(f"continuing from step {step:,}")
+        try:
+            reached = recording.run(end - step, interrupted=stopped, progress=show)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(
+                f"step {recording.step:,}: {error.strerror or error}; when it can be, the same command with --restart "
+                f"continues from step {recording.saved_step or 0:,}"
+            ) from error
+        finally:
+            progress.finish()
+    recording.close()
+    return status_after(interrupts, reached, end)
 
 
 def status_after(interrupts: Interrupts, step: int, end: int) -> int:
@@ -99,14 +155,43 @@ def status_after(interrupts: Interrupts, step: int, end: int) -> int:
     return CONTINUE if interrupts.received == signal.SIGTERM else interrupts.status
 
 
+def finish(
+    options: argparse.Namespace,
+    recording: Recorded,
+    structure: MovingStructure,
+    settings: RunSettings,
+    motion: str,
+    write_final: Callable[[Path], None] | None,
+    further: str = "",
+) -> None:
+    """Writes the final structure, of a single one the plot and the page as well, and prints a summary.
+
+    Args:
+        motion: How atoms move, for the title.
+        write_final: None for a run that is not complete.
+        further: Text at the end of the summary.
+    """
+    files, final = recording.files, recording.files.final(structure.suffix)
+    written = [*files.trajectories, *files.logs]
+    if write_final is not None:
+        with naming_writes(final):
+            write_final(final)
+        written.append(final)
+    if files.num_structures == 1:
+        title = f"{Path(options.file).name}: {motion}; {settings.potential}"
+        target = None if settings.ensemble == "nve" else settings.temperature
+        written += draw(files, title, target, structure, page=not options.no_page)
+    print(summary(files, recording.outputs.trajectories[0].num_frames, further))
+    print(wrote([*written, *files.restarts]))
+
+
 def draw(
-    files: RunFiles, title: str, temperature: float | None, numbers: Any, labels: list[str] | None, *, page: bool
+    files: RunFiles, title: str, temperature: float | None, structure: MovingStructure, *, page: bool
 ) -> list[Path]:
     """Writes the plot and, if wanted, the page of a run of one structure; returns what has been written.
 
     Args:
         temperature: Of the thermostat, K, or None.
-        numbers ([N]): Elements; labels: of atoms.
     """
     written, log = [], files.logs[0]
     try:
@@ -115,8 +200,8 @@ def draw(
         written.append(files.plot)
     except ImportError:
         print("no plot: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
-    given: dict[str, Any] = dict(title=title, labels=labels, log=log, temperature=temperature)
-    if page and write_run_page(files.page, files.trajectories[0], numbers, **given):
+    given: dict[str, Any] = dict(title=title, labels=structure.labels(), log=log, temperature=temperature)
+    if page and write_run_page(files.page, files.trajectories[0], structure.atomic_numbers, **given):
         written.append(files.page)
     return written
 
@@ -142,18 +227,7 @@ def wrote(paths: list[Path]) -> str:
     return "wrote " + ", ".join(shown)
 
 
-class StructureThatMoves(Protocol):
-    """A structure with atomic numbers, masses amu, and which atoms do not move [N]."""
-
-    @property
-    def atomic_numbers(self) -> Any: ...
-    @property
-    def masses(self) -> Any: ...
-    @property
-    def fixed(self) -> Any: ...
-
-
-def doubt_about_timestep(structure: StructureThatMoves, timestep: float, inner: int = 1) -> str | None:
+def doubt_about_timestep(structure: MovingStructure, timestep: float, inner: int = 1) -> str | None:
     """Why a timestep, fs, is too long for the lightest hydrogen that moves; None if it is not.
 
     inner: steps between evaluations of the full potential, if a fast one takes the others.

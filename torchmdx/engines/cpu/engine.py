@@ -77,7 +77,7 @@ class CompiledTensorNet:
 
     Args:
         instructions: One of INSTRUCTIONS, the most to use; None for the best of this machine.
-        charges: Compute all charges that the network predicts, those behind the last layer too.
+        charges: Compute all charges that the network predicts, those after the last layer too.
         head: Without it the results are the features of a TensorNet in place of charges, and energies are zero.
     """
 

@@ -31,7 +31,7 @@ struct equilibration {
     struct map maps[3];
 };
 
-/* count: K. last: whether charges are computed behind the last layer too. */
+/* count: K. last: whether charges are computed after the last layer too. */
 struct charges {
     int64_t count, slices, last;
     double slack, least;

@@ -43,7 +43,7 @@ static int64_t NAME(plan)(const struct work *w, struct NAME(step) steps[MOST_PHA
     return n;
 }
 
-/* Charges before layer l, or behind the last layer where they are wanted. */
+/* Charges before layer l, or after the last layer where they are wanted. */
 INLINE void NAME(propose_if_wanted)(const struct work *w, int64_t b, int64_t l, struct NAME(room) *room)
 {
     if (l < w->model->layers || w->model->charges->last) NAME(propose)(w, b, l, room);

@@ -49,7 +49,7 @@ class ChargesStruct(ctypes.Structure):
 
 
 class TensorNet2Weights(TensorNetWeights):
-    """A TensorNet2 potential's weights. table: of `RadialShares`. last: charges behind the last layer are wanted."""
+    """A TensorNet2 potential's weights. table: of `RadialShares`. last: charges after the last layer are wanted."""
 
     def __init__(self, potential: Potential, table: TabulatedFilters, *, last: bool) -> None:
         super().__init__(potential, table)

@@ -200,12 +200,12 @@ class TileChain(RowMessages):
         self._launch("embedded", made, m.mix, m.mix_in[0], hops=reach)
 
     def _launch_next(self, i: int, tensors: dict[str, Tensor | None]) -> None:
-        """X̂ behind layer i, and what the next one sends."""
+        """X̂ after layer i, and what the next one sends."""
         m, updated = self.matrices, len(self.weights.layers) - 1 - i
         self._launch("next_layer", tensors, m.mix_out[i], m.mix_in[i + 1], hops=updated)
 
     def _launch_last(self, taken: dict[str, Tensor | None], keep: bool) -> None:
-        """Energies behind the last layer."""
+        """Energies after the last layer."""
         w, norms = self.weights, self.norms(keep)
         made = dict(scale=w.read_scale, offset=w.read_offset, norms=norms)
         self._launch("last_layer", {**taken, **made}, self.matrices.mix_out[-1], hops=0)
@@ -220,7 +220,7 @@ class TileChain(RowMessages):
         self._launch("last_layer_gradient", made, second=self.matrices.mix_out_back[last], hops=0)
 
     def _launch_next_gradient(self, i: int) -> None:
-        """The same for layer i, from the gradient in Y of the layer behind it."""
+        """The same for layer i, from the gradient in Y of the layer after it."""
         b, g, m, updated = self.b, self.gradient, self.matrices, len(self.weights.layers) - 1 - i
         made = dict(gradient=g.x, d=g.d[i], y=b.y[i], m=g.m[i], result=b.p)
         made |= dict(sums=b.p, x=b.x[i + 1], inverse=b.inverse[i + 1])

@@ -197,7 +197,7 @@ class Scratch:
         )
 
     def inverse_of(self, i: int) -> Tensor:
-        """1 / (|x|² + 1) of x[i]; the first buffer where layers take turns, and behind the last layer."""
+        """1 / (|x|² + 1) of x[i]; the first buffer where layers take turns, and after the last layer."""
         return self.inverse[i] if i < len(self.inverse) else self.inverse[0]
 
     def sums_of(self, *, back: bool) -> Tensor:

@@ -168,7 +168,7 @@ class ChargedChain(EdgeNetworkChain):
         )  # fmt: skip
 
     def _charges_gradient(self, i: int) -> None:
-        """The gradient behind the LayerNorm, in `norms`, from those in the charges and in their shares."""
+        """The gradient after the LayerNorm, in `norms`, from those in the charges and in their shares."""
         g, q, w, n = self.gradient, self.q, self.charged.equilibrations[i], self.n
         proposed, second, first, pull = q.proposed[i], q.second[i], q.first[i], self.pull_on(i)
         if i < len(self.weights.layers):

@@ -90,7 +90,7 @@ def pack_matrices(model: FastTensorNet2, k: int) -> Tensor:
 
     Args:
         k: Of the kernels around the tensors that go into layer k, or come out of the last. Each has the matrices of the
-            embedding and of the readout; the charges behind the last layer are in no kernel unless they are evaluated.
+            embedding and of the readout; the charges after the last layer are in no kernel unless they are evaluated.
     """
     assert model.row_weights is not None
     w, layers = model.weights, model.weights.layers

@@ -171,7 +171,7 @@ class ChargedRowChain(EdgeNetworkChain, RowChain):
         )  # fmt: skip
 
     def _output_gradient(self) -> None:
-        """Gradients in messages and Y of the last layer, where there are charges behind it."""
+        """Gradients in messages and Y of the last layer, where there are charges after it."""
         b, g, w, last = self.b, self.gradient, self.weights, len(self.weights.layers)
         if not self.pulled:
             self.pull_on(last).zero_()

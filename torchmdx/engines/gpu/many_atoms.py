@@ -106,7 +106,7 @@ class Chain(ChainWalks):
         self._walk_messages(i, y, self.gradient.m[i] if keep else y, self.b.p, keep)
 
     def _update(self, i: int, x: Tensor, d: Tensor, out: Tensor) -> None:
-        """X behind layer i in `out`, from X̂ before it and P̂."""
+        """X after layer i in `out`, from X̂ before it and P̂."""
         updated, last = len(self.weights.layers) - 1 - i, i == len(self.weights.layers) - 1
         self._multiply_parts(self.b.p, self.split.mix_out[i], d, hops=updated)
         interaction.update[self.each_atom](

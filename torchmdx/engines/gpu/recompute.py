@@ -81,7 +81,7 @@ class LeanChain(Chain):
         )  # fmt: skip
 
     def _updated(self, i: int, x: Tensor) -> None:
-        """X̂ behind layer i from X̂ before it, in place."""
+        """X̂ after layer i from X̂ before it, in place."""
         interaction.update[self.each_atom](
             self.gradient.d[i], x, self.charge, self.system, x, None, self.atoms(len(self.weights.layers) - 1 - i),
             LAST=False, **self.elements,
@@ -150,7 +150,7 @@ class LeanChain(Chain):
             self._send(i - 1, before, self._y(i - 1))
 
     def _y(self, i: int) -> Tensor:
-        """The buffer of Y of a layer but the last: the gradients of the layer behind it have been used."""
+        """The buffer of Y of a layer but the last: the gradients of the layer after it have been used."""
         return self.gradient.d[i + 1]
 
     def _tensors_before(self, i: int, mixed: Tensor) -> Tensor:

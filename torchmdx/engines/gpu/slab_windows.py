@@ -151,7 +151,7 @@ class SlabWindows:
             pull=g.pull,
             virials=g.virials,
         )
-        # X behind the last layer takes the memory of mix(A), which no other stage than the first and the last has.
+        # X after the last layer takes the memory of mix(A), which no other stage than the first and the last has.
         scratch = Scratch(
             knot=whole.scratch.knot,
             place=whole.scratch.place,

@@ -1,7 +1,7 @@
 """The launches of one evaluation in slabs of atoms, so that only some slabs have tensors at any time.
 
 Slabs have equal numbers of atoms, and follow each other along a direction (step/slab_order.py). The neighbours of an
-atom are at most `reach` slabs away. The stages of the network pass through the structure one behind the other, each
+atom are at most `reach` slabs away. The stages of the network pass through the structure one after the other, each
 `reach` slabs behind the one before, since it gathers from the neighbours of its atoms what that one has made::
 
     embedding → layer 0 → ... → last layer and energies → gradient of the last layer → ... → gradient of layer 0

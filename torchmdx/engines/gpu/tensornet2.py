@@ -51,7 +51,7 @@ class FastTensorNet2(FastTensorNet):
         table: TabulatedFilters | None = None,
         priors: bool = False,
     ) -> None:
-        """priors: leave them out, and evaluate the charges behind the last layer for them."""
+        """priors: leave them out, and evaluate the charges after the last layer for them."""
         super().__init__(potential, bound=bound, table=table, priors=priors)
         from torchmdx.engines.gpu.charged_weights import ChargedWeights
 

@@ -167,7 +167,7 @@ def _reach(config: TensorNetConfig, work: Workload, machine: Machine) -> int:
 def _by_memory(config: TensorNetConfig, work: Workload, tiles: Tiles, machine: Machine) -> tuple[str, Stage] | None:
     """A chain that takes less memory than all tensors, if that counts."""
     blocks, lean = "blocks of atoms", "blocks of atoms, tensors computed again"
-    slabs = "slabs of atoms, one behind the other"
+    slabs = "slabs of atoms, one after the other"
     kept, again = memory.kept_bytes(config, work), memory.lean_bytes(config, work)
     most, limit = (
         work.memory or memory.MOST_SHARE * (machine.memory or inf),

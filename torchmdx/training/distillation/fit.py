@@ -132,7 +132,7 @@ def choose(
 
 
 def train(config: Config, interrupts: Interrupts) -> bool:
-    """Trains, or goes on; False if a signal stopped it."""
+    """Trains, or continues; False if a signal stopped it."""
     resume = (Path(config.output.directory) / STATE).exists()
     with open_trainer(config, resume) as trainer:
         progress = TrainingProgress(sys.stderr, config.training.epochs, trainer.epoch + 1)

@@ -183,11 +183,11 @@ def sample(
 ) -> bool:
     """Runs trajectories to their end, or until a signal, and writes their frames; whether they are complete.
 
-    A run that was interrupted goes on from where it was. An evaluation that fails ends the trajectories, with a
+    A run that was interrupted continues from where it was. An evaluation that fails ends the trajectories, with a
     warning: the frames before it are kept.
 
     Args:
-        path: The file of frames, .npz; next to it, in case of an interruption, the state to go on from.
+        path: The file of frames, .npz; next to it, in case of an interruption, the state to continue from.
         note: Called with the number of frames after each.
     """
     kept, restart = _kept(path), path.with_suffix(".restart.npz")

@@ -48,7 +48,7 @@ def distill(
 ) -> dict[str, Any] | None:
     """Makes `output`, a checkpoint of a fast model; returns its numbers, None if a signal stopped it.
 
-    After an interruption the same call goes on.
+    After an interruption the same call continues.
 
     Raises:
         FileExistsError: For an output that exists, and a folder of another distillation, without overwrite.

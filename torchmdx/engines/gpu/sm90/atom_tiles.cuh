@@ -30,7 +30,7 @@ template <class Map> DEV void each_atom(const Params &p, Map map)
         if (first + row < count) map(Spot{first + row, row, lane});
 }
 
-// The gradient in X from behind a layer; zero for atoms that the layer did not update.
+// The gradient in X from after a layer; zero for atoms that the layer did not update.
 DEV Quad read_received(const Params &p, const Spot &at)
 {
     if (at.atom < count_of(p, p.received)) return read_global(p.gradient, at);

@@ -5,7 +5,7 @@
 //     middle: messages to X and Y of the next layer, and what the charges' network makes of X
 //     layer: messages to the energy, and back to the gradients in messages and Y
 //     last: messages to the energy and the gradient in X, and what the charges' network makes of X
-//     output: gradients in the charges behind the last layer and in X to those in its messages and Y
+//     output: gradients in the charges after the last layer and in X to those in its messages and Y
 //     middle_gradient: those in charges, Y and X to those in messages and Y of the layer before
 //     gradient: those in charges, Y and X to that of every edge
 #include "charged_cluster_stages.cuh"

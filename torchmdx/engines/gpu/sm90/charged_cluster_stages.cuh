@@ -62,7 +62,7 @@ DEV void put_input(const Block &b, const Charged &q, int a, N9 x)
     q.next_inverse[(b.first + a) * C + b.channel] = inverse;
     store_nine(q.next_x, b.first + a, b.channel, x), store_own(b.stage + a * NINE + b.col, x);
 }
-// X of an atom behind the last layer, and what the charges' network reads of it, to be pushed.
+// X of an atom after the last layer, and what the charges' network reads of it, to be pushed.
 DEV void put_output(const Block &b, const Charged &q, int a, const N9 &x)
 {
     float numbers[3];
@@ -570,7 +570,7 @@ DEV void put_gate_gradient(const Block &b, const Charged &q, int a, const N9 &g)
     store_own(b.stage + a * NINE + b.col, scale_parts(g, silu(z[0]), silu(z[1]), silu(z[2])));
 }
 
-// Gradients in messages and Y of a layer from those in the charges behind it and in its result, which go on in Y unless
+// Gradients in messages and Y of a layer from those in the charges after it and in its result, which go on in Y unless
 // OUTPUT.
 template <bool OUTPUT> DEV void middle_gradient(const Given &given)
 {

@@ -9,7 +9,7 @@
 #include "charged_launch_edges.cuh"
 
 // All blocks of the grid: what they have stored before `arrive` can be read after `wait`. After `patience` looks in vain a
-// block goes on, because others were not started, and energies and forces are not numbers.
+// block continues, because others were not started, and energies and forces are not numbers.
 DEV unsigned long long arrive(const Launch &l)
 {
     __syncthreads();

@@ -44,7 +44,7 @@ DEV void put_update_gradient(const Block &b, int a, int which, const N9 &g)
     push_nines(b, b.stage, to, turn);                                                                                  \
     NEXT_STAGE
 // The same, and `rows` times WIDE numbers of each atom. They come from memory that no block pushes to then: one that has
-// everything already goes on before this block has read it all.
+// everything already continues before this block has read it all.
 #define EXCHANGE_NINES_AND(to, from, to_rows, rows)                                                                    \
     before_push();                                                                                                     \
     __syncthreads();                                                                                                   \

@@ -157,7 +157,7 @@ DEV void put_lane(const Block &b, int a, int share, const N9 &m)
 #define EACH_SHARE(a, share)                                                                                           \
     _Pragma("unroll 1") for (int unit = b.warp; unit < b.atoms * lanes_of(b.p); unit += WARPS) for (                   \
         int a = unit / lanes_of(b.p), share = unit % lanes_of(b.p), once = 1; once; once = 0)
-// ROUNDS edges of an atom, for each half of a warp: source, and filters of a table, 0 beyond the cutoff and behind the last
+// ROUNDS edges of an atom, for each half of a warp: source, and filters of a table, 0 beyond the cutoff and after the last
 // edge, where the source is the atom itself. Those of the warp's first unit are read while a block waits for what they are
 // multiplied with, all of them at once (`near`).
 enum { ROUNDS = 2 };

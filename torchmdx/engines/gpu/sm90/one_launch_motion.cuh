@@ -166,7 +166,7 @@ DEV bool complete(const Block &b, bool doubtful)
     return false;
 }
 
-// What a run goes on with, after `good` steps.
+// What a run continues with, after `good` steps.
 DEV void keep_motion(const Block &b, int good, bool halted)
 {
     const Params &p = b.p;

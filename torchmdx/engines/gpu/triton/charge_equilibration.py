@@ -42,7 +42,7 @@ def charge_norms(
     X, INVERSE, SCALE, OFFSET, NORMS, num_atoms, epsilon,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """NORMS = LayerNorm(s, |a|², |q|²) of X. The kernel reads X̂, except behind the LAST layer, where it reads X."""
+    """NORMS = LayerNorm(s, |a|², |q|²) of X. The kernel reads X̂, except after the LAST layer, where it reads X."""
     row, c, valid = atoms_here(num_atoms, ROWS, CHANNELS)
     if LAST:
         x = load9(X + row.to(tl.int64)[:, None] * (9 * CHANNELS) + c, valid, CHANNELS)
@@ -231,7 +231,7 @@ def shares_gradient(
 
 @triton.jit
 def _through_norms(x, GNORMS, row, c, valid, epsilon, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """The gradient in X from the gradient behind the weights of the LayerNorm."""
+    """The gradient in X from the gradient after the weights of the LayerNorm."""
     _, n1, n2 = part_norms(x)
     n0 = x[0]
     g0, g1, g2 = standardised_gradient(n0, n1, n2, GNORMS, row, c, valid, epsilon, WIDTH, CHANNELS)

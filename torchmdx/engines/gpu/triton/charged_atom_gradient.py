@@ -150,7 +150,7 @@ def layer_gradient(
     BLOCK: tl.constexpr, WORK_WIDTH: tl.constexpr, GROUPS: tl.constexpr, UNROLL: tl.constexpr, DEPTH: tl.constexpr,
     APART: tl.constexpr, ACTIVATION: tl.constexpr, REFLECTIONS: tl.constexpr, EMBEDDING: tl.constexpr,
 ):  # fmt: skip
-    """`one_atom.layer_gradient` behind the messages, with the gradient through the charges of atom i."""
+    """`one_atom.layer_gradient` after the messages, with the gradient through the charges of atom i."""
     i = tl.program_id(0).to(tl.int64)
     row, work = i * (9 * CHANNELS), WORK + i * WORK_WIDTH
     parts, more = work + PARTS * CHANNELS, work + 18 * CHANNELS

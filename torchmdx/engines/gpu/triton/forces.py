@@ -113,7 +113,7 @@ def first_atom(SYSTEM, num_atoms, system, BLOCK: tl.constexpr):
         at = lane * stride
         before = tl.load(SYSTEM + low + at, mask=at < size, other=2147483647) < system
         count = tl.sum(before.to(tl.int32), 0)
-        # The first atom of the system lies behind the last atom found before it, at most a stride further.
+        # The first atom of the system lies after the last atom found before it, at most a stride further.
         if count > 0:
             end = low + size
             low += (count - 1) * stride + 1

@@ -74,7 +74,7 @@ def copy_near(
 
 @triton.jit(do_not_specialize=["num_atoms", "capacity"])
 def pad_near(ENDS, NEAR_SOURCE, NEAR_TARGET, NEAR_SHIFTS, num_atoms, capacity, BLOCK: tl.constexpr):
-    """Pads the slots behind the last row as `Edges` defines."""
+    """Pads the slots after the last row as `Edges` defines."""
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     unused = (slot >= tl.load(ENDS + num_atoms - 1)) & (slot < capacity)
     tl.store(NEAR_SOURCE + slot, num_atoms - 1 + tl.zeros((BLOCK,), tl.int32), mask=unused)
