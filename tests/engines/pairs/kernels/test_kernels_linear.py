@@ -59,6 +59,19 @@ def test_products_of_nine_components(atoms):
 
 
 @needs_kernels
+def test_errors_of_products_have_either_sign():
+    """A network multiplies its errors by dozens of maps: those of one sign would add up."""
+    from torchmdx.engines.pairs.kernels import linear
+
+    x, w = random(512, 128).abs() + 0.1, random(128, 128, seed=1).abs() + 0.1
+    for found, wanted in (
+        (linear.multiply(x, w), x.double() @ w.double().T),
+        (linear.in_weights(x, x)[0], x.double().T @ x.double()),
+    ):
+        assert abs(float((found.double() / wanted - 1).mean())) < 6e-8
+
+
+@needs_kernels
 def test_no_rows():
     from torchmdx.engines.pairs.kernels import linear
 

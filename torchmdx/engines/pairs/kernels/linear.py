@@ -1,9 +1,9 @@
 """Linear maps of channels and their derivatives on tensor cores, exact to float32: one matrix, or one for each part.
 
 Rows [N,M,K] are vectors (M = 1) or the nine components of atoms, multiplied with W [parts,N,K]. Each product is three
-of TF32, added outside the tensor core at every step, see `torchmdx.engines.gpu.triton.tf32_product`; here both
-operands change at every step of a training and are divided in registers. Sums over rows are divided among programs,
-which leave shares that are added in a fixed order.
+of TF32, added outside the tensor core at every step, which restores what it cuts off, see
+`torchmdx.engines.gpu.triton.tf32_product`; here both operands change at every step of a training and are divided in
+registers. Sums over rows are divided among programs, which leave shares that are added in a fixed order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from torchmdx.engines.gpu.triton.activations import sigmoid
+from torchmdx.engines.gpu.triton.tf32_product import nearest, restored
 
 # From these rows on (times components), programs are as large as registers allow, and transposed weights are copied.
 MANY_ROWS, SOME_ROWS = 16384, 4096
@@ -41,12 +42,16 @@ class LinearSizes(NamedTuple):
 
 @triton.jit
 def exact_product(acc, a, b):
-    """acc + a b."""
-    a_big = (a.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
+    """acc + a b.
+
+    a is rounded to its larger part, not cut off, so that products of the rests, which are left out, have either sign.
+    Rounding b too would take a quarter of the programs that run at the same time, for registers.
+    """
+    a_big = nearest(a)
     b_big = (b.to(tl.uint32, bitcast=True) & 0xFFFFE000).to(tl.float32, bitcast=True)
     total = tl.dot(a - a_big, b_big, input_precision="tf32")
     total = tl.dot(a_big, b - b_big, total, input_precision="tf32")
-    return acc + tl.dot(a_big, b_big, total, input_precision="tf32")
+    return acc + restored(tl.dot(a_big, b_big, total, input_precision="tf32"), a.shape[1] // 8)
 
 
 @triton.jit
