@@ -256,6 +256,7 @@ def test_assign_takes_structures_of_any_size():
     require_equal(step(atoms.positions), model, atoms)
 
 
+@pytest.mark.nightly_for("grid0")
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
 @pytest.mark.parametrize("grid", [(2, 1, 1), (1, 1, 1)])
