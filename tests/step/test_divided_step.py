@@ -116,6 +116,7 @@ def test_small_structures_use_fewer_devices():
     require_equal(step(atoms.positions), model, atoms)
 
 
+@pytest.mark.nightly
 def test_atoms_change_hands():
     """Atoms drift through the box; shares are kept while they have moved by less than half of the skin."""
     atoms, model = triclinic(), potential()
