@@ -169,8 +169,12 @@ WORK: dict[str, Callable[..., Iterable[Any]]] = {
 ON_GPU = [name for name in WORK if name not in ("step with tables in torch", "cell list", "vesin")]
 # Precisions of products change nothing on most CPUs: these must only go through.
 OF_PRECISION = ("evaluate", "step", "relaxing", "training")
-# What others of WORK do too, with another potential or list.
-NIGHTLY = (
+NEEDS = {
+    "step with D3": needs_dispersion,
+    "evaluate with priors": needs_dispersion,
+}
+# What others of WORK do too, with another potential or list, and what others of STATES change too.
+NIGHTLY = {
     "step of a TensorNet2",
     "step in float64",
     "step with Coulomb",
@@ -179,11 +183,10 @@ NIGHTLY = (
     "training with bfloat16",
     "brute force",
     "vesin",
-)
-MARKS = {
-    "step with D3": needs_dispersion,
-    "evaluate with priors": needs_dispersion,
-    **dict.fromkeys(NIGHTLY, pytest.mark.nightly),
+    "bfloat16 by default",
+    "no_grad",
+    "high precision",
+    "medium precision",
 }
 
 
@@ -204,7 +207,10 @@ def on_the_cpu(work: str, state: str) -> bool:
 
 
 def case(work: str, state: str) -> Any:
-    return pytest.param(work, state, marks=MARKS.get(work, ()), id=f"{work}, {state}")
+    marks = [NEEDS[work]] if work in NEEDS else []
+    if {work, state} & NIGHTLY:
+        marks.append(pytest.mark.nightly)
+    return pytest.param(work, state, marks=marks, id=f"{work}, {state}")
 
 
 @pytest.mark.parametrize(

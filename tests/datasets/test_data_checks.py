@@ -53,6 +53,7 @@ def test_frames_in_another_unit_are_found(tmp_path):
     assert fit_references(bad, np.arange(60), 8)[8] == pytest.approx(wrong_labels.ATOMS[8], abs=0.2)
 
 
+@pytest.mark.nightly
 def test_outliers_are_warned_about_only(tmp_path):
     def change(k, f):
         return replace(f, energy=f.energy + 1.0 * f.counts) if k == 5 else f

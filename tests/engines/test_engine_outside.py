@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from interpreter import DEVICE, needs_kernels
+from interpreter import DEVICE, INTERPRETED, needs_kernels
 
 import torchmdx
 from torchmdx import CapturedStep, System
@@ -20,9 +20,11 @@ SMALL = dict(num_channels=4, num_layers=1, num_radial=4, max_z=9)
 
 
 @pytest.fixture
-def example():
+def example(monkeypatch):
     """The module of the example, which registers its model and its engine for one test."""
     pytest.importorskip("triton")
+    # The example asks for the interpreter where there is no GPU, for the rest of the process unless it is set.
+    monkeypatch.setenv("TRITON_INTERPRET", "1" if INTERPRETED else "0")
     spec = importlib.util.spec_from_file_location("add_an_engine", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -256,6 +256,7 @@ def test_a_spacing_that_was_noted_gives_the_same_table(monkeypatch, tmp_path, dt
     assert len(built) > 4  # of another bound
 
 
+@pytest.mark.nightly_for("value1", "value2")
 @pytest.mark.parametrize("value", [[64, 0.1, 5.0, 1e-9], [0, 0.1, 5.0, 1e-9], ["many"], None, {"n": 3}])
 def test_a_note_that_is_not_true_is_not_followed(monkeypatch, tmp_path, value):
     monkeypatch.setenv("TORCHMDX_CACHE", str(tmp_path))

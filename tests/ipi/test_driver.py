@@ -125,6 +125,7 @@ def test_another_number_of_atoms(template):
         driver([np.eye(3)], [np.zeros((8, 3))])
 
 
+@pytest.mark.nightly
 def test_an_error_ends_the_run_with_its_message(tmp_path):
     prepare(tmp_path, ase.build.molecule("CH3CH2OH"), forcefield=direct(1).replace("init.xyz", "no.xyz"), steps=2)
     process = runs.start(tmp_path)

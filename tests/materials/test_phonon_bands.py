@@ -40,6 +40,7 @@ def test_an_unstable_crystal_says_so():
     assert not phonons(atoms, supercell=(2, 2, 2), points=20).stable
 
 
+@pytest.mark.nightly
 def test_a_left_handed_cell_has_the_same_frequencies():
     atoms = bulk("AuCu", "cesiumchloride", a=3.1) * (1, 1, 2)
     atoms.positions[0] += 0.1

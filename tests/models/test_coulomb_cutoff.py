@@ -288,7 +288,7 @@ def test_neighbors_take_it(checkpoint, box_file, capsys):
     assert "within 5.5 Å" in capsys.readouterr().out
 
 
-@pytest.mark.nightly_for("openmm")
+@pytest.mark.nightly
 @SAYS
 @pytest.mark.parametrize("engine", ["openmm", "torchmdx"])
 def test_a_run_takes_it_and_its_restart_compares_it(checkpoint, box_file, tmp_path, capsys, engine):

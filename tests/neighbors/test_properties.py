@@ -39,7 +39,7 @@ def structures(draw):
     return systems, cutoff
 
 
-@pytest.mark.nightly_for("triton_brute_force", "triton_cell_list", "brute_force", "dtype0-vesin")
+@pytest.mark.nightly_for("dtype1-cell_list", "triton_brute_force", "triton_cell_list", "brute_force", "dtype0-vesin")
 @pytest.mark.parametrize("backend", backends("brute_force", "cell_list", "vesin", *TRITON))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @FAST

@@ -101,6 +101,7 @@ def test_a_torch_device_will_do(learned) -> None:
 # createMixedSystem
 
 
+@pytest.mark.nightly_for("interpolated-PME")
 @pytest.mark.parametrize("periodic", [False, True], ids=["cluster", "PME"])
 @pytest.mark.parametrize("interpolate", [False, True], ids=["plain", "interpolated"])
 def test_mixed_system_is_that_of_create_mixed_system(learned, checkpoint, periodic, interpolate) -> None:

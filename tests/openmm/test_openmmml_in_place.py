@@ -64,7 +64,9 @@ def standard(learned, topology, positions, method, long_range, **options):
     return whole, by_force_field, by_force_field - energy_and_forces(part, own)[0] + by_ml
 
 
-@pytest.mark.nightly_for("True-True-openmm-ml", "False-True-openmm-ml", "None-True-openmm-ml", "None-False-openmm-ml")
+@pytest.mark.nightly_for(
+    "True-True-mechanical", "True-True-openmm-ml", "False-True-openmm-ml", "None-True-openmm-ml", "None-False-openmm-ml"
+)
 @pytest.mark.parametrize("embedding", ["mechanical", "openmm-ml"])
 @pytest.mark.parametrize("interpolate", [False, True])
 @pytest.mark.parametrize("long_range", [None, False, True])

@@ -79,6 +79,7 @@ CASES = {
 }
 
 
+@pytest.mark.nightly_for("integrator1")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("integrator", [VelocityVerlet(), Langevin(friction=20.0), Bussi(relaxation=0.03)])
 def test_positions_have_the_temperature_that_is_reported(springs, make_potential, integrator, case):

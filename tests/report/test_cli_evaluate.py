@@ -71,6 +71,7 @@ def test_the_table(capsys, potential_file, store, other):
     assert "100%  24/24" in error
 
 
+@pytest.mark.nightly
 def test_parts_of_a_split(capsys, tmp_path, potential_file, store, other):
     split = {"train": np.arange(0, 14), "validation": np.arange(14, 18), "test": np.arange(18, 24)}
     path = str(tmp_path / "split.npz")

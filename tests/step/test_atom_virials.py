@@ -63,7 +63,7 @@ def test_virials_of_atoms_add_up(parts, members):
     assert np.abs(of_flux - expected).max() < bound
 
 
-@pytest.mark.nightly_for("True")
+@pytest.mark.nightly
 @pytest.mark.parametrize("flux", [False, True])
 def test_virials_of_atoms_of_a_pair_potential(flux):
     """Half of r ⊗ dE/dr of each pair to either of its atoms, whatever the division; in float32 too."""

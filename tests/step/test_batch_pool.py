@@ -141,6 +141,7 @@ def test_a_size_that_is_evaluated_often_gets_a_step_of_its_own(potential, crysta
     assert len(pool.steps) == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("sharing")
 def test_the_shared_step_makes_room_for_one_of_its_own_size(potential, monkeypatch):
     monkeypatch.setattr(batch_pool, "OWN_AFTER", 1)

@@ -53,6 +53,7 @@ def frames(atoms, count, seed=0, strain=0.04):
         yield start.positions @ shape + offsets, start.cell.array @ shape
 
 
+@pytest.mark.nightly_for("dtype0")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("model", ["tensornet", "tensornet2"])
 def test_energies_without_forces(make_potential, crystal, dtype, model):

@@ -116,6 +116,7 @@ def test_small_structures_use_fewer_devices():
     require_equal(step(atoms.positions), model, atoms)
 
 
+@pytest.mark.nightly
 def test_atoms_change_hands():
     """Atoms drift through the box; shares are kept while they have moved by less than half of the skin."""
     atoms, model = triclinic(), potential()
@@ -256,6 +257,7 @@ def test_assign_takes_structures_of_any_size():
     require_equal(step(atoms.positions), model, atoms)
 
 
+@pytest.mark.nightly_for("grid0")
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
 @pytest.mark.parametrize("grid", [(2, 1, 1), (1, 1, 1)])

@@ -61,6 +61,7 @@ def threads(monkeypatch) -> list:
     return found
 
 
+@pytest.mark.nightly_for("grid1-True")
 @pytest.mark.parametrize("pbc", [True, (True, False, True)])
 @pytest.mark.parametrize("grid", [(2, 1, 1), (1, 2, 2)])
 def test_results_are_those_of_steps_in_threads(potential, threads, pbc, grid):

@@ -65,6 +65,7 @@ def walk(pool, potential, structures, tolerance=1e-10):
         assert_exact(pool(System.from_ase(atoms)), exact(potential, atoms), tolerance)
 
 
+@pytest.mark.nightly_for("as it is")
 @pytest.mark.usefixtures("padding")
 def test_a_walk_over_structures_of_every_kind(trained, ethanol, cation, chiral, crystal, slab, bare_slab, wire, device):
     """Sizes, elements, charges and periodic directions change between calls."""

@@ -27,7 +27,7 @@ def exact(potential, atoms):
     return evaluate(with_tight_sums(potential), System.from_ase(atoms), stress=True)
 
 
-@pytest.mark.nightly_for("bare_slab", "slab-pme-torch.float32")
+@pytest.mark.nightly_for("slab-ewald-torch.float32", "bare_slab", "slab-pme-torch.float32")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(
     ("name", "method"),

@@ -57,6 +57,7 @@ def test_modes(bad, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.nightly
 def test_stress_is_trained_by_default_and_old_runs_are_resumed_without(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 40, change=periodic(0.01))
     assert run(tmp_path, store) == 0

@@ -29,6 +29,7 @@ def made(tmp_path_factory):
     return store, folder / "run"
 
 
+@pytest.mark.nightly
 def test_members_have_one_test_set_and_frames_of_their_own(made):
     store, run = made
     one, two = (read_split(run / f"member-{k}" / "split.json", store) for k in range(2))

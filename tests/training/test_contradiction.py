@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import made_up
 import numpy as np
+import pytest
 import torch
 
 from torchmdx.datasets.frames import Frames
@@ -31,6 +32,7 @@ def store(path, potential, energy=1.0, forces=1.0, count=30):
     return Store.open(path)
 
 
+@pytest.mark.nightly
 def test_gradients_are_noticed_and_forces_are_not(tmp_path):
     torch.manual_seed(3)
     potential = Potential(TensorNetConfig(num_channels=8, num_layers=1, num_radial=8, cutoff=4.0, max_z=8)).double()

@@ -43,6 +43,7 @@ def trained(tmp_path, store, **sections):
     return tmp_path / "run" / "best.safetensors"
 
 
+@pytest.mark.nightly
 def test_it_is_that_of_the_split(tmp_path, capsys):
     store = made_up.store(tmp_path / "s", 40)
     file = trained(

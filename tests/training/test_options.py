@@ -122,6 +122,7 @@ def test_weights_of_terms_change_over_the_epochs(train):
     np.testing.assert_allclose(weights, [4, 3.2, 2.4, 1.6, 0.8, 0, 0, 0, 0, 0], atol=1e-3)
 
 
+@pytest.mark.nightly
 def test_splits_by_formula_share_no_formula(train, data):
     directory = train("a", "--data.split_by", "formula", "--data.validation", "0.2", "--data.test", "0")
     import json

@@ -277,6 +277,7 @@ def test_invalid_input_is_reported_before_anything_is_written(config, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_runs_with_different_settings_are_not_mixed(config, data, tmp_path, capsys):
     assert run(config, tmp_path / "run", "--training.epochs", "1") == 0
 

@@ -52,6 +52,7 @@ def error_of_forces(structure, component=(1, 2), step=2e-3, least_sum=np.inf, **
     return abs(forces[component] + (low - 8 * lower + 8 * upper - high) / (12 * step))
 
 
+@pytest.mark.nightly_for("options2-1-None")
 @needs_pyscf
 @pytest.mark.parametrize(
     ("options", "charge", "multiplicity"),

@@ -110,6 +110,7 @@ def assert_passes(check, name, potential):
 
 
 @pytest.mark.nightly_for(
+    "exact",
     "qet",
     "tensornet2",
     "kernels-overflow-tensornet",

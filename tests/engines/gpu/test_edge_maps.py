@@ -150,6 +150,7 @@ def test_a_value_that_is_not_a_number_stays_in_its_row(library, weights):
     assert not z3[21:].isnan().any()
 
 
+@pytest.mark.nightly_for("settings1")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -183,7 +183,7 @@ def test_blocks_that_give_up_waiting_end_and_say_so(emulator, potential, fast, m
     assert torch.equal(run(fast, emulator, batch, edges, plan).forces, wanted.forces)
 
 
-@pytest.mark.nightly_for("settings1", "settings2")
+@pytest.mark.nightly_for("settings0", "settings1")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

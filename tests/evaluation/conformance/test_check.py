@@ -206,7 +206,9 @@ def failed(potential) -> dict[str, str]:
     return {one.name: one.why for one in found.checks if not one.passed}
 
 
-@pytest.mark.nightly_for("permutation", "lone atoms", "supercell", "batch", "cutoff", "padding", "float32", "step")
+@pytest.mark.nightly_for(
+    "forces", "checkpoint", "permutation", "lone atoms", "supercell", "batch", "cutoff", "padding", "float32", "step"
+)
 @pytest.mark.parametrize("name", [name for name, *_ in SUITE])
 def test_every_check_catches_a_model_that_is_wrong(name, in_place_of):
     network, why = WRONG[name]

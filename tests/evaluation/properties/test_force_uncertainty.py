@@ -32,6 +32,7 @@ def expected(potential, atoms):
     return np.sqrt(found)
 
 
+@pytest.mark.nightly_for("zbl", "tensornet-gated")
 @pytest.mark.parametrize("kind", kinds("tensornet", "tensornet-gated", "tensornet2", "zbl"))
 def test_they_are_those_of_the_formula(kind, make_kind, ethanol):
     small = ethanol[:4]
