@@ -60,7 +60,10 @@ def test_products_of_nine_components(atoms):
 
 @needs_kernels
 def test_errors_of_products_have_either_sign():
-    """A network multiplies its errors by dozens of maps: those of one sign would add up."""
+    """A network multiplies its errors by dozens of maps: those of one sign would add up.
+
+    Cut off and not restored, products of this sum on an H200 are 4e-7 too small, and restored ones 7e-8.
+    """
     from torchmdx.engines.pairs.kernels import linear
 
     x, w = random(512, 128).abs() + 0.1, random(128, 128, seed=1).abs() + 0.1
@@ -68,7 +71,7 @@ def test_errors_of_products_have_either_sign():
         (linear.multiply(x, w), x.double() @ w.double().T),
         (linear.in_weights(x, x)[0], x.double().T @ x.double()),
     ):
-        assert abs(float((found.double() / wanted - 1).mean())) < 6e-8
+        assert abs(float((found.double() / wanted - 1).mean())) < 1e-7
 
 
 @needs_kernels
