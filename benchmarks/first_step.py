@@ -118,6 +118,7 @@ def measured(row: str, way: str, kernels: str, folder: Path | None) -> dict[str,
         raise RuntimeError(f"{potential} must be in the folder of released potentials, got {folder}")
     command = [sys.executable, "-W", "ignore", "-m", FIRST, "--one", str(file), name, way]
     folders = {"TRITON_CACHE_DIR": f"{kernels}/triton", compile_cache.VARIABLE: f"{kernels}/cuda"}
+    folders["CUDA_CACHE_PATH"] = f"{kernels}/driver"  # NVRTC keeps code there too, from CUDA 12.9 on
     ahead = {"TORCHMDX_STANDBY": "1"} if way == "pool" else {}
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | folders | ahead, check=False)
     if done.returncode != 0:
