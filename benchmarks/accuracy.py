@@ -27,7 +27,7 @@ import torch
 from ase.build import bulk, molecule
 
 import torchmdx
-from benchmarks import record, released
+from benchmarks import record, released_systems
 from torchmdx import Batch, CapturedStep, Ensemble, Potential, System
 from torchmdx.models.coulomb_cutoff import coulomb_cutoff_of, with_coulomb_cutoff
 
@@ -104,11 +104,11 @@ def structure(name: str) -> tuple[str, ase.Atoms, float]:
     if name in CRYSTALS:
         kind, make = CRYSTALS[name]
         return kind, make(), 0.0
-    kind, charge = ("box" if name.startswith("water") else released.kind(name)), 0.0
+    kind, charge = ("box" if name.startswith("water") else released_systems.kind(name)), 0.0
     if name in IONS:
         kind, (atoms, charge) = "ion", ion(name)
     else:
-        atoms = released.structure(name)
+        atoms = released_systems.structure(name)
     if name in (*IONS, "toluene"):
         atoms.rattle(SHIFT, seed=1)
     return kind, atoms, charge
@@ -178,7 +178,7 @@ def main() -> None:
     target = "accuracy" if options.device == "cpu" else "accuracy_gpu"
     done = {(row["potential"], row["system"].split(",")[0]) for row in record.current(target)}
     for name, names in POTENTIALS.items():
-        path = released.find(options.folder and Path(options.folder), name)
+        path = released_systems.find(options.folder and Path(options.folder), name)
         if path is None:
             print(f"{name}: not in {options.folder}", flush=True)
             continue

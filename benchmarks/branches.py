@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 
 import torchmdx
-from benchmarks import record, released, step
+from benchmarks import record, released, released_systems, step
 from torchmdx import Batch, Ensemble, Potential, System
 from torchmdx.engines.gpu.branches import Branch
 from torchmdx.engines.plan import members
@@ -48,7 +48,7 @@ def in_turn() -> Iterator[None]:
 
 
 def potential_of(kind: str, folder: Path | None) -> Potential | Ensemble | None:
-    path = released.find(folder, kind.split(",")[0])
+    path = released_systems.find(folder, kind.split(",")[0])
     if path is None:
         return None
     found = torchmdx.load(path, dtype=torch.float32, device=released.DEVICE)
@@ -68,7 +68,7 @@ def milliseconds(potential: Potential | Ensemble, batch: Batch) -> tuple[float, 
 
 
 def measure(kind: str, name: str, potential: Potential | Ensemble) -> Row:
-    batch = Batch.from_systems([System.from_ase(released.structure(name))])
+    batch = Batch.from_systems([System.from_ase(released_systems.structure(name))])
     parallel, nodes = milliseconds(potential, batch)
     with in_turn():
         after, _ = milliseconds(potential, batch)

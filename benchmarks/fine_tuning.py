@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from ase.spacegroup import crystal
 
-from benchmarks import matgl_steps, record, released, training
+from benchmarks import matgl_steps, record, released, released_systems, training
 from torchmdx import Potential, TensorNetConfig, load
 from torchmdx.datasets.frames import Frames
 from torchmdx.training.config import OptimizerSection
@@ -149,14 +149,14 @@ def of_peer(name: str, make: Callable[[Path, int], Callable[[], Any]], path: Pat
 
 def rows_of(folder: Path, only: str, peer: bool) -> Iterator[tuple[str, Row]]:
     """Records and their rows."""
-    path = released.find(folder, MATPES)
+    path = released_systems.find(folder, MATPES)
     for size in BATCHES if isinstance(path, Path) and only in ("", "crystals") else ():
         assert isinstance(path, Path)
         yield from (("fine_tuning", row) for row in of_crystals(path, size))
         if peer:
             yield "fine_tuning", of_peer("matgl", by_matgl, path, size, 40 * size)
     for name in ACEFF:
-        path = released.find(folder, name)
+        path = released_systems.find(folder, name)
         for size in MOLECULES if isinstance(path, Path) and only in ("", "molecules", name) else ():
             assert isinstance(path, Path)
             yield "fine_tuning_molecules", of_molecules(path, name, size)

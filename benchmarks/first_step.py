@@ -75,9 +75,9 @@ def first_step(potential: str, name: str, way: str) -> dict[str, Any]:
     torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
     torch.cuda.synchronize()
     clock.switch("load")
-    from benchmarks import released
+    from benchmarks import released_systems
 
-    system = torchmdx.System.from_ase(released.structure(name))
+    system = torchmdx.System.from_ase(released_systems.structure(name))
     model = torchmdx.load(potential, dtype=torch.float32, device="cuda")
     clock.switch("other")
     before = {f"{part}_s": clock.seconds.pop(part) for part in list(clock.seconds) if part != "other"}
@@ -109,7 +109,7 @@ def of_pool(pool: Any, system: Any) -> dict[str, Any]:
 
 def measured(row: str, way: str, kernels: str, folder: Path | None) -> dict[str, Any]:
     """`first_step` in a new process with its kernels in a folder. Raises RuntimeError with the end of its errors."""
-    from benchmarks.released import find
+    from benchmarks.released_systems import find
     from torchmdx.runtime import compile_cache
 
     potential, _, name = row.partition("/")

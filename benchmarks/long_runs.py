@@ -2,10 +2,11 @@
 
     python -m benchmarks.long_runs [FOLDER] [--rows water-npt,...] [--picoseconds 100] [--seconds 150] [--settling 5]
 
-FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released.POTENTIALS`. float32, by `torchmdx.Dynamics` or,
-in rows that say so, by OpenMM with the potential added (Monte Carlo barostat). Each run starts from a relaxed
-structure, of water from an equilibrated box (benchmarks/liquid_water.py), after some ps with a friction of 10/ps. The
-smaller box, alanine dipeptide in 200 molecules of water, was equilibrated by OpenMM.
+FOLDER (or $RELEASED_POTENTIALS) has the files and folders of `released_systems.POTENTIALS`; the runs are in
+`long_run_cases`. float32, by `torchmdx.Dynamics` or, in rows that say so, by OpenMM with the potential added (Monte
+Carlo barostat). Each run starts from a relaxed structure, of water from an equilibrated box
+(benchmarks/liquid_water.py), after some ps with a friction of 10/ps. The smaller box, alanine dipeptide in 200
+molecules of water, was equilibrated by OpenMM.
 Steps of 2 fs of molecules are with hydrogens of 3 amu. Errors are standard errors from ten blocks of time, whose means
 density_tenths has. drift: slope of the total energy, eV/atom/ps, at constant energy. recoveries: steps that were
 repeated with a longer list. A run ends after --seconds, unless --picoseconds are covered before; its row is written
@@ -27,15 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import ase
-import ase.io
 import ase.units
 import numpy as np
 import torch
-from ase.build import bulk
 from numpy.typing import NDArray
 
 import torchmdx
-from benchmarks import drift, matgl_steps, record, released, systems
+from benchmarks import drift, matgl_steps, record, released_systems
+from benchmarks.long_run_cases import LIQUID, RUNS, Run, structure
 from torchmdx import Batch, Dynamics, Potential, System
 from torchmdx.dynamics import CellRescaling, Langevin
 from torchmdx.dynamics.particles import with_heavy_hydrogens
@@ -44,27 +44,10 @@ Row = dict[str, Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BLOCKS, EVERY, FRAMES = 10, 50, 10
 REPORT = 20.0  # s
-HEAVY = 3.0  # amu
 TEMPERATURE = 300.0  # K
 STRONG, WEAK = 10.0, 1.0  # friction while settling and then, 1/ps
 KILOJOULE = ase.units.kJ / ase.units.mol  # a mole, in eV
 GRAMS = 1.66053907  # of amu/Å³ in g/cm³
-MATPES = "TensorNet-MatPES-PBE-v2025.1-PES"
-
-
-@dataclass(frozen=True)
-class Run:
-    """known: a measured density, g/cm³, or lattice constant, Å, at 300 K."""
-
-    potential: str
-    system: str
-    ensemble: str  # nve, nvt, npt
-    timestep: float  # fs
-    compressibility: float = 4.6e-5  # 1/bar
-    known: float | None = None
-    settling: float = 5.0  # ps
-    program: str = "Dynamics"
-    hydrogens: float | None = None  # amu
 
 
 @dataclass(frozen=True)
@@ -79,40 +62,6 @@ class Frame:
     cell: NDArray[np.float64]
     recoveries: int
     why: str = ""
-
-
-LIQUID, BOX, DIPEPTIDE = "liquid_water", "peptide_in_water", "dipeptide_in_water"
-WATER = Run("aceff-2.0", LIQUID, "npt", 2.0, known=0.997, settling=10.0, hydrogens=HEAVY)
-RUNS = {
-    "peptide-nvt": Run("aceff-1.1", BOX, "nvt", 2.0, hydrogens=HEAVY),
-    "peptide-nve": Run("aceff-1.1", BOX, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
-    "dipeptide-nvt": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY),
-    "dipeptide-nve": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
-    "dipeptide-nvt-openmm": Run("aceff-1.1", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY, program="OpenMM"),
-    "dipeptide-nve-openmm": Run("aceff-1.1", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, program="OpenMM", settling=20.0),
-    "dipeptide-nvt-2.0": Run("aceff-2.0", DIPEPTIDE, "nvt", 2.0, hydrogens=HEAVY),
-    "dipeptide-nve-2.0": Run("aceff-2.0", DIPEPTIDE, "nve", 2.0, hydrogens=HEAVY, settling=20.0),
-    "water-npt": WATER,
-    "water-npt-1.1": replace(WATER, potential="aceff-1.1"),
-    "water-npt-openmm": replace(WATER, program="OpenMM"),
-    "water-npt-1.1-openmm": replace(WATER, potential="aceff-1.1", program="OpenMM"),
-    "copper-npt": Run(MATPES, "Cu 108", "npt", 2.0, 7e-7, known=3.615),
-    "copper-npt-openmm": Run(MATPES, "Cu 108", "npt", 2.0, known=3.615, program="OpenMM"),
-    "salt-npt": Run(MATPES, "NaCl 216", "npt", 2.0, 4e-6, known=5.640),
-    "salt-npt-openmm": Run(MATPES, "NaCl 216", "npt", 2.0, known=5.640, program="OpenMM"),
-}
-
-
-def structure(name: str) -> ase.Atoms:
-    if name == "Cu 108":
-        return bulk("Cu", cubic=True) * (3, 3, 3)
-    if name == "NaCl 216":
-        return bulk("NaCl", "rocksalt", a=5.64, cubic=True) * (3, 3, 3)
-    if name in (LIQUID, DIPEPTIDE):
-        found = ase.io.read(systems.STRUCTURES / f"{name}.pdb", index=0)
-        assert isinstance(found, ase.Atoms)
-        return found
-    return released.structure(name)
 
 
 def tenths(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -292,7 +241,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.rows.split(","):
         run = RUNS[name] if options.settling is None else replace(RUNS[name], settling=options.settling)
-        path = released.find(options.folder and Path(options.folder), run.potential)
+        path = released_systems.find(options.folder and Path(options.folder), run.potential)
         if path is None:
             print(f"{run.potential}: not in {options.folder}", flush=True)
             continue

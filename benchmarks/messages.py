@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import kernels, released, systems
+from benchmarks import kernels, released_systems, systems
 from benchmarks.kernels import Case
 from benchmarks.record import write
 from torchmdx import Batch, Potential, System, load
@@ -195,7 +195,7 @@ def main() -> None:
     for name in options.systems.split(","):
         potential = "aceff-1.1" if name == PEPTIDE else "organic-1"
         if potential not in models:
-            path = released.find(folder, potential)
+            path = released_systems.find(folder, potential)
             if path is None:
                 print(f"{name}: {potential} was not found in {folder}", flush=True)
                 continue

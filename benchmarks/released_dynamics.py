@@ -38,7 +38,7 @@ import numpy as np
 import openmm
 import torch
 
-from benchmarks import energy, in_turn, openmm_steps, record, released
+from benchmarks import energy, in_turn, openmm_steps, record, released, released_systems
 from torchmdx import Dynamics, Potential, System, load
 from torchmdx.dynamics import Langevin
 from torchmdx.openmm import add_potential
@@ -57,9 +57,11 @@ A_RUN = 20  # steps
 
 
 def by_dynamics(path: str, name: str) -> Advance:
-    potential = load(path, dtype=torch.float32, device=released.DEVICE, coulomb_cutoff=released.CUTOFFS.get(name))
+    potential = load(
+        path, dtype=torch.float32, device=released.DEVICE, coulomb_cutoff=released_systems.CUTOFFS.get(name)
+    )
     assert isinstance(potential, Potential)
-    atoms = released.structure(name)
+    atoms = released_systems.structure(name)
     masses = np.full(len(atoms), openmm_steps.MASS)
     dynamics = Dynamics(
         potential, System.from_ase(atoms), integrator=Langevin(1.0), timestep=1.0, steps_per_replay=A_RUN, masses=masses
@@ -68,7 +70,7 @@ def by_dynamics(path: str, name: str) -> Advance:
 
 
 def by_openmm(path: str, name: str, program: str) -> Advance:
-    atoms = released.structure(name)
+    atoms = released_systems.structure(name)
     topology = openmm_steps.topology_of(atoms.numbers, atoms.cell.array if atoms.pbc.all() else None)
     if program in (PEER, EAGER):
         from openmmml import MLPotential
@@ -80,7 +82,7 @@ def by_openmm(path: str, name: str, program: str) -> Advance:
             system.setParticleMass(i, openmm_steps.MASS)
     else:
         system = openmm_steps.system_of(topology)
-        add_potential(system, topology, path, coulomb_cutoff=released.CUTOFFS.get(name))
+        add_potential(system, topology, path, coulomb_cutoff=released_systems.CUTOFFS.get(name))
     integrator = openmm.LangevinMiddleIntegrator(300, 1.0, 0.001)
     context = openmm.Context(system, integrator, *platform())
     context.setPositions(atoms.positions * openmm_steps.NM)
@@ -120,7 +122,7 @@ def measure(path: str, name: str, program: str) -> Row:
     step = statistics.median(steps)
     together = max(1, min(A_RUN, int(2.0 / step / energy.TOGETHER)))  # bursts of two seconds for slow programs
     return dict(
-        atoms=len(released.structure(name)),
+        atoms=len(released_systems.structure(name)),
         step_ms=round(step * 1e3, 4),
         ns_day=round(86400e-6 / step, 1),
         setup_s=round(setup, 2),
@@ -132,7 +134,7 @@ def measure(path: str, name: str, program: str) -> Row:
 def cases(folder: Path | None, chosen: Sequence[str], programs: Sequence[str]) -> Iterator[Case]:
     """The rows to measure: of all that are chosen, POTENTIAL/SYSTEM or POTENTIAL, or of all."""
     for potential, names in SYSTEMS.items():
-        path = released.find(folder, potential)
+        path = released_systems.find(folder, potential)
         if path is None:
             print(f"{potential}: not in {folder}", flush=True)
             continue

@@ -34,7 +34,7 @@ import torch
 import yaml
 
 import torchmdx
-from benchmarks import record, released, systems
+from benchmarks import record, released, released_systems, systems
 from torchmdx import Batch, CapturedStep, Dynamics, Ensemble, Potential, System, evaluate
 from torchmdx.commands.cli import main as command
 from torchmdx.datasets import Store
@@ -108,7 +108,7 @@ def error_of(potential: Potential, system: System, found: StepResult) -> float |
 
 def given(kind: str, name: str, folder: Path | None) -> tuple[Potential, System] | None:
     """The potential, with an uncertainty, and the structure of a row; None without the potential."""
-    path = released.find(folder, kind)
+    path = released_systems.find(folder, kind)
     if path is None:
         return None
     potential = torchmdx.load(path, dtype=torch.float32, device=released.DEVICE)

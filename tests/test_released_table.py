@@ -10,7 +10,7 @@ from documents.blocks import ROOT
 
 sys.path.append(str(ROOT))
 
-from benchmarks import energy, in_turn, long_runs, record, released
+from benchmarks import energy, in_turn, long_runs, record, released, released_systems
 from torchmdx.runtime import gpu_energy
 
 
@@ -57,10 +57,10 @@ def test_files_and_folders_are_found_within_folders(tmp_path):
     (tmp_path / "b" / "net").mkdir(parents=True)
     (tmp_path / "a" / "one.ckpt").touch()
     (tmp_path / "b" / "net" / "model.json").touch()
-    assert released.find(tmp_path, "one") == tmp_path / "a" / "one.ckpt"
-    assert released.find(tmp_path, "net") == tmp_path / "b" / "net"
-    assert released.find(tmp_path, "on") is None
-    assert released.find(None, "organic-1") == "organic-1"
+    assert released_systems.find(tmp_path, "one") == tmp_path / "a" / "one.ckpt"
+    assert released_systems.find(tmp_path, "net") == tmp_path / "b" / "net"
+    assert released_systems.find(tmp_path, "on") is None
+    assert released_systems.find(None, "organic-1") == "organic-1"
 
 
 class Nvml:
@@ -140,11 +140,11 @@ def test_no_factor_to_a_peer_of_which_a_mode_did_not_end(results):
     [("toluene", 15, "molecule"), ("chignolin", 166, "protein"), ("Fe 54", 54, "crystal"), ("Cu 4", 4, "crystal")],
 )
 def test_structures(name, atoms, kind):
-    assert (len(released.structure(name)), released.kind(name)) == (atoms, kind)
+    assert (len(released_systems.structure(name)), released_systems.kind(name)) == (atoms, kind)
 
 
 def test_the_peptide_is_in_the_middle_of_whole_molecules_of_water():
-    atoms = released.structure("peptide_in_water")
+    atoms = released_systems.structure("peptide_in_water")
     peptide, water = atoms[:22], atoms[22:]
     assert atoms.pbc.all()
     assert list(water.symbols) == ["O", "H", "H"] * (len(water) // 3)
@@ -253,7 +253,7 @@ def test_a_long_run_tells_what_it_has_covered(monkeypatch):
             yield long_runs.Frame(0.1 * k, 1e-6 * k, 300.0, 1000.0, np.zeros((3, 3)), np.eye(3), 0)
 
     monkeypatch.setattr(long_runs, "by_dynamics", frames)
-    monkeypatch.setattr(long_runs, "start_of", lambda *_: released.toluene())
+    monkeypatch.setattr(long_runs, "start_of", lambda *_: released_systems.toluene())
     monkeypatch.setattr(long_runs.time, "perf_counter", lambda: float(next(clock)))
     rows = list(long_runs.measure("x", run, "organic-1", 100.0, 350.0))
     assert [row["picoseconds"] for row in rows] == [1.9, 2.2, 2.5, 2.8, 3.1, 3.4, 3.6]
@@ -282,8 +282,8 @@ def test_a_long_run_of_few_frames_has_no_result(results, monkeypatch, capsys, co
             yield long_runs.Frame(0.1 * k, 1e-6 * k, 300.0, 1000.0, np.zeros((3, 3)), np.eye(3), 0)
 
     monkeypatch.setattr(long_runs, "by_dynamics", frames)
-    monkeypatch.setattr(long_runs, "start_of", lambda *_: released.toluene())
-    monkeypatch.setattr(released, "find", lambda *_: "organic-1")
+    monkeypatch.setattr(long_runs, "start_of", lambda *_: released_systems.toluene())
+    monkeypatch.setattr(released_systems, "find", lambda *_: "organic-1")
     monkeypatch.setattr("sys.argv", ["long_runs", "--rows", "dipeptide-nve,copper-npt"])
     long_runs.main()
     told = f"'error': 'no result: errors need at least 20 frames, got {covered}; run longer'}}"
@@ -318,4 +318,4 @@ def test_rows_are_measured_in_the_order_that_is_given(results, monkeypatch, caps
     assert [case.system for case in seen] == ["dhfr", "toluene"]
     seen.clear()
     run(monkeypatch, "--rows", "organic-1")
-    assert [case.system for case in seen] == list(released.STRUCTURES)
+    assert [case.system for case in seen] == list(released_systems.STRUCTURES)
