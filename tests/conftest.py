@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def pytest_addoption(parser) -> None:
 
 def pytest_configure(config) -> None:
     gc.disable()  # until everything is collected, which adds objects only
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells set it for commands in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else programs that tests interrupt ignore it too
     config.addinivalue_line("filterwarnings", f"error:::{own_modules()}")
     if INTERPRETED:  # NumPy, which computes in place of the GPU, warns of NaN and of division by zero
         config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")

@@ -169,6 +169,7 @@ def test_an_interruption_closes_the_connection(tmp_path, ethanol, port):
             listener.settimeout(60)
             connection, _ = listener.accept()
             with connection:
+                connection.settimeout(60)
                 process.send_signal(signal.SIGINT)
                 assert connection.recv(1) == b""
             assert process.wait(30) == 130
