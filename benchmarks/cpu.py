@@ -133,7 +133,7 @@ def training_step(size: int, side: str) -> Run:
     from benchmarks import training
 
     if side == "torchmd-net":
-        return training.peer_step(size, "cpu")
+        return training.peer_step(training.peer_model("cpu"), size, "cpu")
     torch.manual_seed(0)
     potential = training.Potential(training.TensorNetConfig(cutoff=training.CUTOFF))
     step = training.TrainStep(potential, training.LossSection(), training.OptimizerSection())
